@@ -1,0 +1,1 @@
+"""Stable-Baselines3 algorithms, policies and reward signals for Unity environments."""

@@ -1,0 +1,31 @@
+"""The errors that unity_gym raises. Each message names the cause, the offending value and the remedy."""
+
+from __future__ import annotations
+
+
+class UnityGymError(Exception):
+    """The base of every error of this package."""
+
+
+class PlayerError(UnityGymError):
+    """The player did not start, did not dial, ended or stopped answering. The message holds the tail of its log."""
+
+
+class PlayerTimeoutError(PlayerError, TimeoutError):
+    """The player is there but sent nothing within the time-out."""
+
+
+class ProtocolError(UnityGymError):
+    """The player sent something that this package cannot accept: a wrong version, a broken message, NaN."""
+
+
+class ActionError(UnityGymError, ValueError):
+    """An action does not fit the behavior's action specification, or names an agent that asked for none."""
+
+
+class UnknownNameError(UnityGymError, ValueError):
+    """A scene, behavior or option that does not exist. The message lists the known ones."""
+
+
+class NotReadyError(UnityGymError, RuntimeError):
+    """A call came in the wrong order: a step before the reset, or any call after close."""
