@@ -1,0 +1,108 @@
+"""What a side channel is, and the registry that frames the channels' messages into one block of bytes."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from unity_gym.errors import ProtocolError, UnityGymError
+from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
+
+_HEADER = struct.Struct("<16si")  # the UUID's little-endian fields, the payload's length
+
+
+class SideChannel(ABC):
+    """A channel of messages beside the observations and actions. Subclass it to speak with a scene of your own.
+
+    :param channel_id: the UUID that the Unity side of the channel uses
+    """
+
+    def __init__(self, channel_id: uuid.UUID) -> None:
+        self.channel_id = channel_id
+        self.message_queue: list[bytes] = []
+
+    def queue_message_to_send(self, message: OutgoingMessage) -> None:
+        """Send `message` with the next reset or step."""
+        self.message_queue.append(bytes(message.buffer))
+
+    @abstractmethod
+    def on_message_received(self, message: IncomingMessage) -> None:
+        """Take one message of the player."""
+
+
+class SideChannels:
+    """The channels of one player.
+
+    :raises UnityGymError: two channels have one UUID
+    """
+
+    def __init__(self, channels: Iterable[SideChannel] = ()) -> None:
+        self._channels: dict[uuid.UUID, SideChannel] = {}
+        self._unknown: set[uuid.UUID] = set()
+        for channel in channels:
+            self.add(channel)
+
+    def add(self, channel: SideChannel) -> None:
+        """Register a channel.
+
+        :raises UnityGymError: its UUID is taken
+        """
+        taken = self._channels.setdefault(channel.channel_id, channel)
+        if taken is not channel:
+            raise UnityGymError(
+                f"two side channels have the UUID {channel.channel_id}: {type(taken).__name__} and "
+                f"{type(channel).__name__}; give each its own, and pass one object a channel"
+            )
+
+    def get(self, channel_id: uuid.UUID) -> SideChannel | None:
+        """The channel of this UUID, if it is registered."""
+        return self._channels.get(channel_id)
+
+    def collect(self) -> bytes:
+        """Frame and clear all queued messages."""
+        frames = bytearray()
+        for channel in self._channels.values():
+            if channel.message_queue:
+                for payload in channel.message_queue:
+                    frames += _HEADER.pack(channel.channel_id.bytes_le, len(payload)) + payload
+                channel.message_queue.clear()
+        return bytes(frames)
+
+    def dispatch(self, data: bytes) -> None:
+        """Hand each framed message to its channel; an unknown channel is skipped with one warning.
+
+        :raises ProtocolError: a frame is cut off, or a channel cannot read its message; it names the channel
+        """
+        offset = 0
+        while offset < len(data):
+            if len(data) - offset < _HEADER.size:
+                raise ProtocolError(f"side-channel data end in {len(data) - offset} bytes, less than a frame's header")
+            identifier, length = _HEADER.unpack_from(data, offset)
+            channel_id = uuid.UUID(bytes_le=identifier)
+            channel = self._channels.get(channel_id)
+            name = f"{channel_id} ({type(channel).__name__ if channel else 'unknown'})"
+            offset += _HEADER.size
+            if length < 0 or offset + length > len(data):
+                raise ProtocolError(
+                    f"the frame of side channel {name} announces {length} bytes; {len(data) - offset} are there"
+                )
+            if channel is None:
+                self._warn_once(channel_id)
+            else:
+                try:
+                    channel.on_message_received(IncomingMessage(data[offset : offset + length]))
+                except ProtocolError as error:
+                    raise ProtocolError(f"side channel {name}: {error}") from error
+            offset += length
+
+    def _warn_once(self, channel_id: uuid.UUID) -> None:
+        if channel_id not in self._unknown:
+            self._unknown.add(channel_id)
+            warnings.warn(
+                f"the player sends on side channel {channel_id}, which is not registered; its messages are skipped "
+                "(pass a SideChannel with this UUID in side_channels to receive them)",
+                stacklevel=2,
+            )

@@ -1,0 +1,61 @@
+"""Window size, quality and the passing of time in the player."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+
+from unity_gym.errors import UnityGymError
+from unity_gym.side_channels.channel import SideChannel
+from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
+
+
+class EngineConfigurationChannel(SideChannel):
+    """Sets the engine's configuration; only what is given is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7"))
+
+    def set_configuration_parameters(
+        self,
+        width: int | None = None,
+        height: int | None = None,
+        quality_level: int | None = None,
+        time_scale: float | None = None,
+        target_frame_rate: int | None = None,
+        capture_frame_rate: int | None = None,
+    ) -> None:
+        """Queue a change of configuration.
+
+        :param width: of the window in pixels; needs `height`
+        :param height: of the window in pixels; needs `width`
+        :param quality_level: the index of one of the project's quality levels
+        :param time_scale: simulated seconds per second, 1…100
+        :param target_frame_rate: frames per second to aim at; -1 for as many as possible
+        :param capture_frame_rate: frames per simulated second
+        :raises UnityGymError: width without height or the reverse
+        """
+        if (width is None) != (height is None):
+            raise UnityGymError(f"width and height go together; got width={width}, height={height}")
+        if width is not None and height is not None:
+            self._send(0, struct.pack("<ii", width, height))
+        if quality_level is not None:
+            self._send(1, struct.pack("<i", quality_level))
+        if time_scale is not None:
+            self._send(2, struct.pack("<f", time_scale))
+        if target_frame_rate is not None:
+            self._send(3, struct.pack("<i", target_frame_rate))
+        if capture_frame_rate is not None:
+            self._send(4, struct.pack("<i", capture_frame_rate))
+
+    def _send(self, kind: int, value: bytes) -> None:
+        message = OutgoingMessage()
+        message.set_raw_bytes(struct.pack("<i", kind) + value)
+        self.queue_message_to_send(message)
+
+    def on_message_received(self, message: IncomingMessage) -> None:  # noqa: ARG002
+        """Refuse: players send nothing here.
+
+        :raises UnityGymError: always
+        """
+        raise UnityGymError("the player sent a message on the engine configuration channel, which goes to it only")

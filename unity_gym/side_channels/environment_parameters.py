@@ -1,0 +1,66 @@
+"""Numbers that a scene reads by name: constants, or samplers that it draws from."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from unity_gym.errors import UnityGymError
+from unity_gym.side_channels.channel import SideChannel
+from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
+
+_VALUE, _SAMPLER = 0, 1
+_UNIFORM, _GAUSSIAN, _MULTI_RANGE = 0, 1, 2
+
+
+class EnvironmentParametersChannel(SideChannel):
+    """Sets the environment parameters of a scene."""
+
+    def __init__(self) -> None:
+        super().__init__(uuid.UUID("534c891e-810f-11ea-a9d0-822485860400"))
+
+    def set_float_parameter(self, key: str, value: float) -> None:
+        """Set `key` to a constant."""
+        message = self._begin(key, _VALUE)
+        message.write_float32(value)
+        self.queue_message_to_send(message)
+
+    def set_uniform_sampler_parameters(self, key: str, min_value: float, max_value: float, seed: int) -> None:
+        """Let the player draw `key` uniformly from [min_value, max_value]."""
+        self._send_pair(key, seed, _UNIFORM, min_value, max_value)
+
+    def set_gaussian_sampler_parameters(self, key: str, mean: float, st_dev: float, seed: int) -> None:
+        """Let the player draw `key` from a normal distribution."""
+        self._send_pair(key, seed, _GAUSSIAN, mean, st_dev)
+
+    def set_multirangeuniform_sampler_parameters(
+        self, key: str, intervals: Sequence[tuple[float, float]], seed: int
+    ) -> None:
+        """Let the player draw `key` uniformly from a union of intervals."""
+        message = self._begin(key, _SAMPLER)
+        message.write_int32(seed)
+        message.write_int32(_MULTI_RANGE)
+        message.write_float32_list([bound for interval in intervals for bound in interval])
+        self.queue_message_to_send(message)
+
+    def _send_pair(self, key: str, seed: int, kind: int, first: float, second: float) -> None:
+        message = self._begin(key, _SAMPLER)
+        message.write_int32(seed)
+        message.write_int32(kind)
+        message.write_float32(first)
+        message.write_float32(second)
+        self.queue_message_to_send(message)
+
+    @staticmethod
+    def _begin(key: str, kind: int) -> OutgoingMessage:
+        message = OutgoingMessage()
+        message.write_string(key)
+        message.write_int32(kind)
+        return message
+
+    def on_message_received(self, message: IncomingMessage) -> None:  # noqa: ARG002
+        """Refuse: players send nothing here.
+
+        :raises UnityGymError: always
+        """
+        raise UnityGymError("the player sent a message on the environment parameters channel, which goes to it only")

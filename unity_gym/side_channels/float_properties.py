@@ -1,0 +1,44 @@
+"""Floats by name that both sides may set."""
+
+from __future__ import annotations
+
+import uuid
+
+from unity_gym.side_channels.channel import SideChannel
+from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
+
+
+class FloatPropertiesChannel(SideChannel):
+    """Keeps the newest value of each property, whichever side set it.
+
+    :param channel_id: for a channel of your own; the default is ML-Agents' own
+    """
+
+    def __init__(self, channel_id: uuid.UUID | None = None) -> None:
+        super().__init__(channel_id or uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7"))
+        self._properties: dict[str, float] = {}
+
+    def on_message_received(self, message: IncomingMessage) -> None:
+        """Take a property that the player set."""
+        key = message.read_string()
+        self._properties[key] = message.read_float32()
+
+    def set_property(self, key: str, value: float) -> None:
+        """Set a property here and in the player."""
+        self._properties[key] = value
+        message = OutgoingMessage()
+        message.write_string(key)
+        message.write_float32(value)
+        self.queue_message_to_send(message)
+
+    def get_property(self, key: str) -> float | None:
+        """The value of a property, None if neither side has set it."""
+        return self._properties.get(key)
+
+    def list_properties(self) -> list[str]:
+        """The names of all properties."""
+        return list(self._properties)
+
+    def get_property_dict_copy(self) -> dict[str, float]:
+        """A copy of all properties."""
+        return dict(self._properties)

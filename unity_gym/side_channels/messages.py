@@ -1,0 +1,88 @@
+"""The payloads of side channels: little-endian numbers, one-byte bools, strings and lists with an int32 count."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from unity_gym.errors import ProtocolError
+
+
+class IncomingMessage:
+    """Reads a payload from its beginning to its end.
+
+    :raises ProtocolError: (every `read_…`) the payload ends too early
+    """
+
+    def __init__(self, buffer: bytes, offset: int = 0) -> None:
+        self.buffer = buffer
+        self.offset = offset
+
+    def _take(self, size: int) -> bytes:
+        end = self.offset + size
+        if size < 0 or end > len(self.buffer):
+            raise ProtocolError(
+                f"a side-channel message of {len(self.buffer)} bytes ends too early: "
+                f"{size} bytes are read at byte {self.offset}"
+            )
+        taken, self.offset = self.buffer[self.offset : end], end
+        return taken
+
+    def read_bool(self) -> bool:
+        """One byte, not 0."""
+        return self._take(1) != b"\x00"
+
+    def read_int32(self) -> int:
+        """Four bytes."""
+        return int.from_bytes(self._take(4), "little", signed=True)
+
+    def read_float32(self) -> float:
+        """Four bytes."""
+        value: float = struct.unpack("<f", self._take(4))[0]
+        return value
+
+    def read_float32_list(self) -> list[float]:
+        """An int32 count and as many floats."""
+        count = self.read_int32()
+        return list(struct.unpack(f"<{count}f", self._take(4 * count)))
+
+    def read_string(self) -> str:
+        """An int32 count of bytes and the UTF-8 text."""
+        return self._take(self.read_int32()).decode("utf-8", errors="replace")
+
+    def get_raw_bytes(self) -> bytes:
+        """The whole payload."""
+        return self.buffer
+
+
+class OutgoingMessage:
+    """Builds a payload."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+
+    def write_bool(self, value: bool) -> None:
+        """One byte."""
+        self.buffer += b"\x01" if value else b"\x00"
+
+    def write_int32(self, value: int) -> None:
+        """Four bytes."""
+        self.buffer += struct.pack("<i", value)
+
+    def write_float32(self, value: float) -> None:
+        """Four bytes."""
+        self.buffer += struct.pack("<f", value)
+
+    def write_float32_list(self, values: Sequence[float]) -> None:
+        """An int32 count and as many floats."""
+        self.buffer += struct.pack(f"<i{len(values)}f", len(values), *values)
+
+    def write_string(self, value: str) -> None:
+        """An int32 count of bytes and the UTF-8 text."""
+        encoded = value.encode()
+        self.write_int32(len(encoded))
+        self.buffer += encoded
+
+    def set_raw_bytes(self, value: bytes) -> None:
+        """Put `value` in place of what was written."""
+        self.buffer = bytearray(value)

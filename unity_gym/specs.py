@@ -1,0 +1,334 @@
+"""What a behavior observes and does, and what one exchange says of its agents, under the names of Unity's Python API.
+
+Action masks follow Unity here: True = **forbidden**. The Gymnasium and SB3 environments turn them round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum, IntFlag
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from unity_gym.errors import ActionError
+
+Array = npt.NDArray[Any]
+
+
+class DimensionProperty(IntFlag):
+    """How one dimension of an observation may be treated."""
+
+    UNSPECIFIED = 0
+    NONE = 1
+    TRANSLATIONAL_EQUIVARIANCE = 2
+    VARIABLE_SIZE = 4
+
+
+class ObservationType(Enum):
+    """Whether an observation is ordinary or tells the goal."""
+
+    DEFAULT = 0
+    GOAL_SIGNAL = 1
+
+
+class ObservationSpec(NamedTuple):
+    """One sensor: its shape per agent (images are always C×H×W), a property per dimension, its type and name."""
+
+    shape: tuple[int, ...]
+    dimension_property: tuple[DimensionProperty, ...]
+    observation_type: ObservationType
+    name: str
+
+    @property
+    def is_visual(self) -> bool:
+        """True for images (cameras, grid sensors), which have rank 3."""
+        return len(self.shape) == 3
+
+
+class ActionTuple:
+    """The actions of n agents: `continuous` float32 (n, continuous size), `discrete` int32 (n, number of branches)."""
+
+    discrete_dtype = np.dtype(np.int32)
+
+    def __init__(self, continuous: Array | None = None, discrete: Array | None = None) -> None:
+        self._continuous: Array | None = None
+        self._discrete: Array | None = None
+        if continuous is not None:
+            self.add_continuous(continuous)
+        if discrete is not None:
+            self.add_discrete(discrete)
+
+    @property
+    def continuous(self) -> Array:
+        """float32 (n, continuous size)."""
+        if self._continuous is None:
+            return np.zeros((len(self), 0), np.float32)
+        return self._continuous
+
+    @property
+    def discrete(self) -> Array:
+        """int32 (n, number of branches): the chosen index of each branch."""
+        if self._discrete is None:
+            return np.zeros((len(self), 0), np.int32)
+        return self._discrete
+
+    def add_continuous(self, continuous: Array) -> None:
+        """Set the continuous part, an array (n, continuous size) of any float type.
+
+        :raises ActionError: not a 2-dimensional array of numbers
+        """
+        array = np.asarray(continuous)
+        if array.dtype.kind not in "fiu" or array.ndim != 2:
+            raise ActionError(
+                f"continuous actions are a float array of shape (agents, actions); got dtype {array.dtype}, "
+                f"shape {array.shape}"
+            )
+        self._continuous = array.astype(np.float32, copy=False)
+
+    def add_discrete(self, discrete: Array) -> None:
+        """Set the discrete part, an integer array (n, number of branches).
+
+        :raises ActionError: not a 2-dimensional array of integers
+        """
+        array = np.asarray(discrete)
+        if array.dtype.kind not in "iu" or array.ndim != 2:
+            raise ActionError(
+                f"discrete actions are an integer array of shape (agents, branches); got dtype {array.dtype}, "
+                f"shape {array.shape}"
+            )
+        self._discrete = array.astype(self.discrete_dtype, copy=False)
+
+    def __len__(self) -> int:
+        for part in (self._continuous, self._discrete):
+            if part is not None:
+                return len(part)
+        return 0
+
+
+class ActionSpec(NamedTuple):
+    """`continuous_size` numbers in [-1, 1] and one choice from each of `discrete_branches`."""
+
+    continuous_size: int
+    discrete_branches: tuple[int, ...]
+
+    @property
+    def discrete_size(self) -> int:
+        """The number of discrete branches."""
+        return len(self.discrete_branches)
+
+    def is_discrete(self) -> bool:
+        """True when there are discrete branches and no continuous actions."""
+        return self.discrete_size > 0 and self.continuous_size == 0
+
+    def is_continuous(self) -> bool:
+        """True when there are continuous actions and no discrete branches."""
+        return self.discrete_size == 0 and self.continuous_size > 0
+
+    def empty_action(self, n_agents: int) -> ActionTuple:
+        """All zeros for `n_agents` agents."""
+        return ActionTuple(
+            np.zeros((n_agents, self.continuous_size), np.float32), np.zeros((n_agents, self.discrete_size), np.int32)
+        )
+
+    def random_action(self, n_agents: int, rng: np.random.Generator | None = None) -> ActionTuple:
+        """Uniform actions for `n_agents` agents, from `rng` or a fresh generator; masks are not respected."""
+        rng = rng or np.random.default_rng()
+        return ActionTuple(
+            rng.uniform(-1, 1, (n_agents, self.continuous_size)).astype(np.float32),
+            rng.integers(0, self.discrete_branches, (n_agents, self.discrete_size), dtype=np.int32),
+        )
+
+    def validate(self, action: ActionTuple, n_agents: int, behavior: str) -> None:
+        """Check an action's shape and values against this specification.
+
+        :raises ActionError: not an `ActionTuple`, a wrong shape, a NaN, or a choice outside its branch
+        """
+        if not isinstance(action, ActionTuple):
+            raise ActionError(
+                f"behavior {behavior!r} takes an ActionTuple, not {type(action).__name__}: "
+                "wrap the arrays, ActionTuple(continuous=..., discrete=...)"
+            )
+        for kind, part, width in (
+            ("continuous", action.continuous, self.continuous_size),
+            ("discrete", action.discrete, self.discrete_size),
+        ):
+            if part.shape != (n_agents, width):
+                raise ActionError(
+                    f"behavior {behavior!r} has {n_agents} agents that wait for an action and takes {kind} actions "
+                    f"of shape ({n_agents}, {width}); got {part.shape}"
+                )
+        if self.continuous_size and not np.isfinite(action.continuous).all():
+            raise ActionError(f"the continuous actions for behavior {behavior!r} hold NaN or infinite values")
+        if self.discrete_size and n_agents:
+            chosen = action.discrete
+            if chosen.min() < 0 or (chosen >= self.discrete_branches).any():
+                raise ActionError(
+                    f"the discrete actions for behavior {behavior!r} lie outside its branches "
+                    f"{self.discrete_branches}: smallest {chosen.min(axis=0)}, largest {chosen.max(axis=0)}"
+                )
+
+    @staticmethod
+    def create_continuous(continuous_size: int) -> ActionSpec:
+        """An action of numbers only."""
+        return ActionSpec(continuous_size, ())
+
+    @staticmethod
+    def create_discrete(discrete_branches: tuple[int, ...]) -> ActionSpec:
+        """An action of choices only."""
+        return ActionSpec(0, discrete_branches)
+
+    @staticmethod
+    def create_hybrid(continuous_size: int, discrete_branches: tuple[int, ...]) -> ActionSpec:
+        """An action of numbers and choices."""
+        return ActionSpec(continuous_size, discrete_branches)
+
+
+class BehaviorSpec(NamedTuple):
+    """What every agent of a behavior observes (one `ObservationSpec` a sensor, in sensor order) and does."""
+
+    observation_specs: list[ObservationSpec]
+    action_spec: ActionSpec
+
+
+class DecisionStep(NamedTuple):
+    """One agent that asks for a decision; see `DecisionSteps`."""
+
+    obs: list[Array]
+    reward: float
+    agent_id: int
+    action_mask: list[Array] | None
+    group_id: int
+    group_reward: float
+
+
+class TerminalStep(NamedTuple):
+    """One agent whose episode ended; see `TerminalSteps`."""
+
+    obs: list[Array]
+    reward: float
+    interrupted: bool
+    agent_id: int
+    group_id: int
+    group_reward: float
+
+
+class _Steps:
+    """The columns that decision and terminal steps share, and look-up by agent id."""
+
+    def __init__(self, obs: list[Array], reward: Array, agent_id: Array, group_id: Array, group_reward: Array) -> None:
+        self.obs = obs
+        self.reward = reward
+        self.agent_id = agent_id
+        self.group_id = group_id
+        self.group_reward = group_reward
+
+    @cached_property
+    def agent_id_to_index(self) -> dict[int, int]:
+        """The row of each agent id."""
+        return {agent_id: row for row, agent_id in enumerate(self.agent_id.tolist())}
+
+    def __len__(self) -> int:
+        return len(self.agent_id)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.agent_id.tolist())
+
+    def _row(self, agent_id: int) -> int:
+        try:
+            return self.agent_id_to_index[agent_id]
+        except KeyError:
+            raise KeyError(f"agent {agent_id} is not among these steps; they hold {self.agent_id.tolist()}") from None
+
+
+class DecisionSteps(_Steps, Mapping[int, DecisionStep]):
+    """The n agents of one behavior that ask for a decision.
+
+    - `obs`: one float32 array (n, *shape) a sensor (images may be uint8, see `UnityEnvironment`)
+    - `reward`, `group_reward`: float32 (n,), what came in since the agent's last decision
+    - `agent_id`, `group_id`: int32 (n,)
+    - `action_mask`: one bool array (n, branch size) a discrete branch, True = forbidden; None without branches
+    """
+
+    def __init__(
+        self,
+        obs: list[Array],
+        reward: Array,
+        agent_id: Array,
+        action_mask: list[Array] | None,
+        group_id: Array,
+        group_reward: Array,
+    ) -> None:
+        super().__init__(obs, reward, agent_id, group_id, group_reward)
+        self.action_mask = action_mask
+
+    def __getitem__(self, agent_id: int) -> DecisionStep:
+        row = self._row(agent_id)
+        return DecisionStep(
+            [column[row] for column in self.obs],
+            float(self.reward[row]),
+            agent_id,
+            None if self.action_mask is None else [branch[row] for branch in self.action_mask],
+            int(self.group_id[row]),
+            float(self.group_reward[row]),
+        )
+
+    @staticmethod
+    def empty(spec: BehaviorSpec) -> DecisionSteps:
+        """No agents, with the shapes of `spec`."""
+        branches = spec.action_spec.discrete_branches
+        return DecisionSteps(
+            [np.zeros((0, *sensor.shape), np.float32) for sensor in spec.observation_specs],
+            np.zeros(0, np.float32),
+            np.zeros(0, np.int32),
+            [np.zeros((0, size), bool) for size in branches] if branches else None,
+            np.zeros(0, np.int32),
+            np.zeros(0, np.float32),
+        )
+
+
+class TerminalSteps(_Steps, Mapping[int, TerminalStep]):
+    """The n agents of one behavior whose episodes ended.
+
+    - `obs`: one array (n, *shape) a sensor: the last state of the episode
+    - `reward`, `group_reward`: float32 (n,), what came in since the agent's last decision
+    - `interrupted`: bool (n,), True where the episode was truncated (step limit), False where it came to its end
+    - `agent_id`, `group_id`: int32 (n,)
+    """
+
+    def __init__(
+        self,
+        obs: list[Array],
+        reward: Array,
+        interrupted: Array,
+        agent_id: Array,
+        group_id: Array,
+        group_reward: Array,
+    ) -> None:
+        super().__init__(obs, reward, agent_id, group_id, group_reward)
+        self.interrupted = interrupted
+
+    def __getitem__(self, agent_id: int) -> TerminalStep:
+        row = self._row(agent_id)
+        return TerminalStep(
+            [column[row] for column in self.obs],
+            float(self.reward[row]),
+            bool(self.interrupted[row]),
+            agent_id,
+            int(self.group_id[row]),
+            float(self.group_reward[row]),
+        )
+
+    @staticmethod
+    def empty(spec: BehaviorSpec) -> TerminalSteps:
+        """No agents, with the shapes of `spec`."""
+        return TerminalSteps(
+            [np.zeros((0, *sensor.shape), np.float32) for sensor in spec.observation_specs],
+            np.zeros(0, np.float32),
+            np.zeros(0, bool),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.float32),
+        )
