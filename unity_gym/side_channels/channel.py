@@ -28,6 +28,9 @@ class SideChannel(ABC):
         """Send `message` with the next reset or step."""
         self.message_queue.append(bytes(message.buffer))
 
+    def on_player_restarted(self) -> None:  # noqa: B027
+        """Queue again what a freshly launched player has to be told. By default nothing is."""
+
     @abstractmethod
     def on_message_received(self, message: IncomingMessage) -> None:
         """Take one message of the player."""
@@ -60,6 +63,12 @@ class SideChannels:
     def get(self, channel_id: uuid.UUID) -> SideChannel | None:
         """The channel of this UUID, if it is registered."""
         return self._channels.get(channel_id)
+
+    def player_restarted(self) -> None:
+        """Let every channel tell a freshly launched player what it told the one before."""
+        for channel in self._channels.values():
+            channel.message_queue.clear()
+            channel.on_player_restarted()
 
     def collect(self) -> bytes:
         """Frame and clear all queued messages."""

@@ -15,6 +15,7 @@ class EngineConfigurationChannel(SideChannel):
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7"))
+        self._configuration: dict[int, bytes] = {}
 
     def set_configuration_parameters(
         self,
@@ -49,9 +50,15 @@ class EngineConfigurationChannel(SideChannel):
             self._send(4, struct.pack("<i", capture_frame_rate))
 
     def _send(self, kind: int, value: bytes) -> None:
+        self._configuration[kind] = value
         message = OutgoingMessage()
         message.set_raw_bytes(struct.pack("<i", kind) + value)
         self.queue_message_to_send(message)
+
+    def on_player_restarted(self) -> None:
+        """Queue the whole configuration again."""
+        for kind, value in self._configuration.items():
+            self._send(kind, value)
 
     def on_message_received(self, message: IncomingMessage) -> None:  # noqa: ARG002
         """Refuse: players send nothing here.

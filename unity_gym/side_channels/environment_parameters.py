@@ -18,12 +18,13 @@ class EnvironmentParametersChannel(SideChannel):
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("534c891e-810f-11ea-a9d0-822485860400"))
+        self._parameters: dict[str, OutgoingMessage] = {}
 
     def set_float_parameter(self, key: str, value: float) -> None:
         """Set `key` to a constant."""
         message = self._begin(key, _VALUE)
         message.write_float32(value)
-        self.queue_message_to_send(message)
+        self._send(key, message)
 
     def set_uniform_sampler_parameters(self, key: str, min_value: float, max_value: float, seed: int) -> None:
         """Let the player draw `key` uniformly from [min_value, max_value]."""
@@ -41,7 +42,7 @@ class EnvironmentParametersChannel(SideChannel):
         message.write_int32(seed)
         message.write_int32(_MULTI_RANGE)
         message.write_float32_list([bound for interval in intervals for bound in interval])
-        self.queue_message_to_send(message)
+        self._send(key, message)
 
     def _send_pair(self, key: str, seed: int, kind: int, first: float, second: float) -> None:
         message = self._begin(key, _SAMPLER)
@@ -49,6 +50,10 @@ class EnvironmentParametersChannel(SideChannel):
         message.write_int32(kind)
         message.write_float32(first)
         message.write_float32(second)
+        self._send(key, message)
+
+    def _send(self, key: str, message: OutgoingMessage) -> None:
+        self._parameters[key] = message
         self.queue_message_to_send(message)
 
     @staticmethod
@@ -57,6 +62,11 @@ class EnvironmentParametersChannel(SideChannel):
         message.write_string(key)
         message.write_int32(kind)
         return message
+
+    def on_player_restarted(self) -> None:
+        """Queue the newest setting of every parameter again."""
+        for message in self._parameters.values():
+            self.queue_message_to_send(message)
 
     def on_message_received(self, message: IncomingMessage) -> None:  # noqa: ARG002
         """Refuse: players send nothing here.

@@ -18,6 +18,11 @@ class FloatPropertiesChannel(SideChannel):
         super().__init__(channel_id or uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7"))
         self._properties: dict[str, float] = {}
 
+    def on_player_restarted(self) -> None:
+        """Queue every property again."""
+        for key, value in self._properties.items():
+            self.set_property(key, value)
+
     def on_message_received(self, message: IncomingMessage) -> None:
         """Take a property that the player set."""
         key = message.read_string()

@@ -83,7 +83,7 @@ class ImageDecoder:
             column = column.reshape(-1, height, width, channels).transpose(0, 3, 1, 2)
         column = column.reshape(-1, channels, height, width)
         if self._dtype == np.uint8:
-            return np.rint(np.clip(column, 0, 1) * 255).astype(np.uint8)
+            column = np.rint(np.clip(column, 0, 1) * 255).astype(np.uint8)
         return np.ascontiguousarray(column)
 
     def _averages(self, mapping: tuple[int, ...]) -> bool:
@@ -92,13 +92,15 @@ class ImageDecoder:
         return len(used) > len(set(used)) if mapping else self.shape[0] == 1
 
     def _from_png(self, data: bytes, mapping: tuple[int, ...]) -> Array:
-        decoded = _inflate(data)
+        decoded: Array = _inflate(data)
+        output: Array
         channels = self.shape[0]
         if decoded.shape[1:] != self.shape[1:]:
             raise ValueError(f"a PNG of {decoded.shape[1:]} pixels where the sensor has {self.shape[1:]}")
         if not mapping:
             if channels == 1:
-                return decoded[:3].mean(axis=0, keepdims=True)
+                output = decoded[:3].mean(axis=0, keepdims=True)
+                return output
             if len(decoded) < channels:
                 raise ValueError(f"PNGs of {len(decoded)} channels together where the sensor has {channels}")
             return decoded[:channels]

@@ -1,0 +1,181 @@
+"""`UnityVecEnv`: all agents of a behavior as one Stable-Baselines3 `VecEnv`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
+
+from unity_gym.errors import UnityGymError
+from unity_gym.pool import PlayerOptions, PlayerPool
+from unity_gym.registration import registered_options
+from unity_gym.slots import AgentTable
+from unity_gym.spaces import ObservationLayout, action_columns, action_space
+from unity_gym.specs import ActionTuple, Array
+
+
+class UnityVecEnv(VecEnv):
+    """Each agent of one behavior, in one or more players, is a sub-environment; plain SB3 algorithms learn on it.
+
+    A step ends when every agent with a running episode asks for a decision again. Where an episode ended, the returned
+    observation is the first of the next one (same-step reset), and the info holds `terminal_observation`,
+    `TimeLimit.truncated` and, as SB3's `Monitor` gives it, `episode` (return `r`, length `l` in decisions, time `t` in
+    seconds). The reward is the agent's own plus its group's. `env_method("action_masks")` gives the masks, True = allowed.
+
+    :param env_id: a registered id, such as "Unity-3DBall-v0" or, with `file_name`, "Unity-v0"
+    :param n_players: how many players to launch
+    :param behavior: which behavior, where the scene has several
+    :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor)
+    :param options: as in `unity_gym.pool.PlayerOptions`
+    :raises UnknownNameError: no such id or behavior
+    :raises UnityGymError: the scene has several behaviors and none was named
+    """
+
+    def __init__(
+        self,
+        env_id: str = "Unity-v0",
+        n_players: int = 1,
+        *,
+        behavior: str | None = None,
+        observations: str = "split",
+        **options: Any,
+    ) -> None:
+        settings = PlayerOptions(**{**registered_options(env_id), **options})
+        self.render_mode = None
+        self._pool = PlayerPool(settings, n_players, behavior)
+        try:
+            self._pool.reset()
+            self.behavior, self._table = self._only_behavior()
+            self._layout = ObservationLayout(self._table.spec, observations, settings.visual_dtype)
+            n = len(self._table)
+            super().__init__(n, self._layout.space, action_space(self._table.spec.action_spec))
+        except BaseException:
+            self._pool.close()
+            raise
+        self._untouched = True  # nobody has stepped since the reset above
+        self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
+        self._started = time.monotonic()
+        self._actions: ActionTuple = self._table.spec.action_spec.empty_action(n)
+
+    def _only_behavior(self) -> tuple[str, AgentTable]:
+        if len(self._pool.tables) > 1:
+            raise UnityGymError(
+                f"the scene has the behaviors {sorted(self._pool.tables)}: name one, UnityVecEnv(..., behavior=...)"
+            )
+        return next(iter(self._pool.tables.items()))
+
+    def reset(self) -> VecEnvObs:
+        """Begin a new episode everywhere, with the seed and options that `seed()` and `set_options()` left."""
+        seed, options = self._seeds[0], self._options[0]
+        if options:
+            self._pool.set_environment_parameters(options)
+        if seed is not None or options or not self._untouched:
+            self._pool.reset(seed)
+            self._require_fixed_agents()
+        self._untouched = False
+        self._returns.fill(0)
+        self._lengths.fill(0)
+        self._reset_seeds()
+        self._reset_options()
+        self.reset_infos = self._new_infos()
+        return self._layout.select(self._table.observations)  # type: ignore[no-any-return]
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Note the actions of all agents."""
+        self._actions = action_columns(self._table.spec.action_spec, actions, self.num_envs)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Act, and advance until every agent with a running episode asks for a decision."""
+        table = self._table
+        self._untouched = False
+        self._pool.step({self.behavior: self._actions})
+        self._require_fixed_agents()
+        rewards = table.reward + table.group_reward
+        dones = table.terminated | table.truncated
+        self._returns += rewards
+        self._lengths += 1
+        infos = self._new_infos()
+        if dones.any():
+            self._tell_ends(infos, np.flatnonzero(dones))
+        return self._layout.select(table.observations), rewards, dones, infos
+
+    def _new_infos(self) -> list[dict[str, Any]]:
+        return list(map(dict, repeat((), self.num_envs)))
+
+    def _tell_ends(self, infos: list[dict[str, Any]], rows: Array) -> None:
+        """Fill the infos of the rows whose episode ended; only they are looped over."""
+        table = self._table
+        final = self._layout.select(table.final_observations, rows)
+        elapsed = round(time.monotonic() - self._started, 6)
+        for position, row in enumerate(rows.tolist()):
+            infos[row]["terminal_observation"] = (
+                {key: part[position] for key, part in final.items()} if isinstance(final, dict) else final[position]
+            )
+            infos[row]["TimeLimit.truncated"] = bool(table.truncated[row])
+            infos[row]["episode"] = {"r": float(self._returns[row]), "l": int(self._lengths[row]), "t": elapsed}
+        self._returns[rows] = 0
+        self._lengths[rows] = 0
+
+    def _require_fixed_agents(self) -> None:
+        if len(self._table) != self.num_envs:
+            raise UnityGymError(
+                f"behavior {self.behavior!r} began with {self.num_envs} agents and now needs {len(self._table)} rows; "
+                "a VecEnv has a fixed number: let all agents be active when the scene starts"
+            )
+
+    def action_masks(self) -> Array:
+        """bool (agents, sum of the branch sizes), True = allowed."""
+        masks: Array = self._table.action_mask.copy()
+        return masks
+
+    def close(self) -> None:
+        """End the players. Can be called any number of times."""
+        self._pool.close()
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether the agents have this attribute: SB3 asks for `action_masks` in this way."""
+        if attr_name == "action_masks":
+            return self._table.spec.action_spec.discrete_size > 0
+        return hasattr(self, attr_name)
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """The attribute of this environment, once for each agent of `indices`."""
+        return [getattr(self, attr_name)] * len(list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:  # noqa: ARG002
+        """Refuse: the agents are rows of one table and have no attributes of their own.
+
+        :raises UnityGymError: always
+        """
+        raise UnityGymError(
+            f"cannot set {attr_name!r} for {indices}: the agents of a UnityVecEnv are no objects of their own; set "
+            "environment parameters with env.set_options({name: value}) before reset()"
+        )
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call `action_masks` for each agent of `indices`.
+
+        :raises UnityGymError: another method
+        """
+        if method_name != "action_masks" or method_args or method_kwargs:
+            raise UnityGymError(f"the agents of a UnityVecEnv have the method 'action_masks' only, not {method_name!r}")
+        return list(self.action_masks()[list(self._get_indices(indices))])
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """True for SB3's `Monitor`, whose `episode` statistics this environment gives itself."""
+        return [issubclass(Monitor, wrapper_class)] * len(list(self._get_indices(indices)))
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """No pictures: one None an agent."""
+        return [None] * self.num_envs

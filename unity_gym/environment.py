@@ -1,0 +1,369 @@
+"""`UnityEnvironment`: one player, exchange by exchange, with the names and meanings of Unity's Python API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+from unity_gym.connection import PlayerConnection
+from unity_gym.errors import NotReadyError, PlayerTimeoutError, ProtocolError, UnityGymError, UnknownNameError
+from unity_gym.player import Player
+from unity_gym.side_channels import ReseedingChannel, SideChannel, SideChannels
+from unity_gym.specs import ActionTuple, BehaviorSpec, DecisionSteps, TerminalSteps
+from unity_gym.wire import encode
+from unity_gym.wire.decode import BehaviorDecoder, action_spec, parse
+
+
+class UnityEnvironment:
+    """A Unity player that is launched, or an Editor that is waited for, and its agents.
+
+    A script written for `mlagents_envs.environment.UnityEnvironment` runs after changing its import. One difference
+    shows: images are C×H×W also from players that send H×W×C.
+
+    :param file_name: the build to launch; "embedded:<Scene>" for a scene of the embedded player; None waits for the
+        Play button of the Editor (port 5004)
+    :param worker_id: added to `base_port`; also numbers the log file
+    :param base_port: the port to listen on; by default 5004 for the Editor and a free one for a launched player
+    :param seed: of the player's random numbers
+    :param no_graphics: launch without rendering; cameras then send blank images
+    :param no_graphics_monitor: render in worker 0 only
+    :param timeout_wait: seconds to wait for any message of the player
+    :param additional_args: command-line arguments of the player's own
+    :param side_channels: channels to register beside the reseeding one
+    :param log_folder: where the player's log is kept; by default it goes with the player
+    :param num_areas: training areas that a scene with an area replicator builds
+    :param visual_dtype: of image observations: "float32" (0…1) or "uint8" (0…255)
+    :raises PlayerError: the player could not be started or did not dial in time
+    :raises ProtocolError: it speaks another major version
+    """
+
+    API_VERSION = encode.COMMUNICATION_VERSION
+    DEFAULT_EDITOR_PORT = 5004
+    BASE_ENVIRONMENT_PORT = 5005
+
+    def __init__(
+        self,
+        file_name: str | Path | None = None,
+        worker_id: int = 0,
+        base_port: int | None = None,
+        seed: int = 0,
+        no_graphics: bool = False,
+        no_graphics_monitor: bool = False,
+        timeout_wait: float = 60,
+        additional_args: Sequence[str] | None = None,
+        side_channels: Sequence[SideChannel] | None = None,
+        log_folder: str | Path | None = None,
+        num_areas: int = 1,
+        *,
+        visual_dtype: str = "float32",
+    ) -> None:
+        if file_name is None and worker_id != 0:
+            raise UnityGymError(
+                f"the Editor is one player and always worker 0; got worker_id={worker_id}: name a build in file_name"
+            )
+        if visual_dtype not in ("float32", "uint8"):
+            raise UnknownNameError(f"visual_dtype is 'float32' or 'uint8', not {visual_dtype!r}")
+        if num_areas < 1:
+            raise UnityGymError(f"num_areas is at least 1; got {num_areas}")
+        self.file_name = None if file_name is None else str(file_name)
+        self.seed = seed
+        self._worker_id = worker_id
+        if base_port is not None:
+            self._port = base_port + worker_id
+        else:
+            self._port = self.DEFAULT_EDITOR_PORT if file_name is None else 0
+        self._no_graphics = no_graphics or (no_graphics_monitor and worker_id != 0)
+        self._timeout = timeout_wait
+        self._arguments = tuple(additional_args or ())
+        self._log_folder = log_folder
+        self._num_areas = num_areas
+        self._visual_dtype = visual_dtype
+        self._reseeding = ReseedingChannel()
+        self._side_channels = SideChannels([*(side_channels or ()), self._reseeding])
+        self._can_reseed = True
+        self._closed_because: str | None = None
+        self._player: Player | None = None
+        self._launch()
+
+    def _launch(self) -> None:
+        """Start the player, wait for it and shake hands."""
+        self._decoders: dict[str, BehaviorDecoder] = {}
+        self._announced: dict[str, Any] = {}  # brain parameters of behaviors that have shown no agent yet
+        self._encoders: dict[str, encode.ActionEncoder] = {}
+        self._specs: dict[str, BehaviorSpec] = {}
+        self._steps: dict[str, tuple[DecisionSteps, TerminalSteps]] = {}
+        self._actions: dict[str, ActionTuple] = {}
+        self._was_reset = False
+        self._awaiting_reply = False
+        self._connection = PlayerConnection(self._port)
+        try:
+            if self.file_name is not None:
+                self._player = Player(
+                    self.file_name,
+                    self._connection.port,
+                    no_graphics=self._no_graphics,
+                    arguments=self._arguments,
+                    log_folder=self._log_folder,
+                    worker_id=self._worker_id,
+                )
+            first = self._receive().unity_output.rl_initialization_output
+            self._check_version(first.communication_version, first.package_version)
+            self._package_version = first.package_version
+            self._hybrid_actions = first.capabilities.hybrid_actions
+            self._connection.send(encode.initialization(self.seed, self._num_areas))
+            self._receive()  # empty: the player now waits for its first command
+        except BaseException as error:
+            self._shut(f"the launch failed: {error}")
+            raise
+
+    @staticmethod
+    def _check_version(communication_version: str, package_version: str) -> None:
+        ours = encode.COMMUNICATION_VERSION
+        if communication_version.partition(".")[0] != ours.partition(".")[0]:
+            raise ProtocolError(
+                f"the player speaks communication version {communication_version or 'unknown'} (ML-Agents package "
+                f"{package_version or 'unknown'}); this package speaks {ours}: build the player with a package whose "
+                "communication version is 1.x (1.0.0 or newer)"
+            )
+
+    def _receive(self) -> Any:
+        """Wait for the player's next message; on any failure end the player.
+
+        :raises PlayerError: it ended or did not answer in time
+        :raises ProtocolError: its message is broken, or it says that it quits
+        """
+        try:
+            check = self._player.check if self._player is not None else _editor_needs_no_check
+            message = parse(self._connection.receive(self._timeout, check))
+            if message.header.status == encode.STATUS_END:
+                raise ProtocolError("the player quit by itself: its application ended or left play mode")
+        except Exception as error:
+            raised = self._with_log(error)
+            self._shut(str(raised))
+            if raised is error:
+                raise
+            raise raised from error
+        return message
+
+    def _with_log(self, error: Exception) -> Exception:
+        """The same error with the player's name and the end of its log, where it says neither."""
+        if not isinstance(error, PlayerTimeoutError | ProtocolError):
+            return error
+        if self._player is None:
+            return type(error)(f"{error}\nplayer: the Unity Editor on port {self._connection.port} (press Play)")
+        return type(error)(f"{error}\nplayer: {self.file_name}\nend of its log:\n{self._player.log_tail()}")
+
+    @property
+    def package_version(self) -> str:
+        """The version of the ML-Agents package in the player."""
+        return str(self._package_version)
+
+    @property
+    def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
+        """Each behavior that has shown an agent so far; empty before the first `reset`."""
+        return MappingProxyType(self._specs)
+
+    def reset(self, seed: int | None = None) -> None:
+        """Send RESET: every agent begins a new episode.
+
+        :param seed: start the scene afresh with this seed. The embedded player does so while it runs; another build is
+            launched again; the Editor can do neither, which is an error unless it was started with this very seed.
+        :raises PlayerError: no behavior shows an agent within the time-out, or the player fails
+        """
+        self._require_open()
+        if self._awaiting_reply:  # an interrupted step left its reply unread
+            self._finish_exchange()
+        fresh = not self._was_reset and seed == self.seed
+        if seed is None or fresh:
+            self._exchange_reset()
+        elif not self._reseed(seed):
+            self._restart(seed)
+        self._was_reset = True
+
+    def _reseed(self, seed: int) -> bool:
+        """Reseed the running player; False if it does not know the channel."""
+        if not self._can_reseed:
+            return False
+        self._reseeding.send(seed)
+        self._exchange_reset()
+        self._can_reseed = self._reseeding.acknowledged == seed
+        if self._can_reseed:
+            self.seed = seed
+        return self._can_reseed
+
+    def _restart(self, seed: int) -> None:
+        if self.file_name is None:
+            raise UnityGymError(
+                f"the Editor cannot be given the new seed {seed} while it plays: stop and start Play mode and connect "
+                f"with seed={seed}, or name a build in file_name"
+            )
+        self._end_player()
+        self.seed = seed
+        self._side_channels.player_restarted()
+        self._launch()
+        self._exchange_reset()
+
+    def _exchange_reset(self) -> None:
+        self._send(encode.reset(self._side_channels.collect()))
+        self._finish_exchange()
+        deadline = time.monotonic() + self._timeout
+        while not self._specs:
+            if time.monotonic() > deadline:
+                offered = f"it announces {sorted(self._announced)} but none has an agent" if self._announced else ""
+                raise self._fail(
+                    PlayerTimeoutError(
+                        f"the player offers no behavior with an agent within {self._timeout:g} s "
+                        f"({offered or 'it announces no behavior'}): the scene needs an active agent with Behavior "
+                        "Parameters and a Decision Requester"
+                    )
+                )
+            self._send(encode.step({}, self._side_channels.collect()))
+            self._finish_exchange()
+
+    def step(self) -> None:
+        """Send the actions that were set, zeros for agents that got none, and receive the next state.
+
+        :raises NotReadyError: before `reset` or after `close`
+        :raises PlayerError: the player fails
+        """
+        self.step_async()
+        self.step_wait()
+
+    def step_async(self) -> None:
+        """The first half of `step`: send the actions."""
+        self._require_reset()
+        if self._awaiting_reply:
+            raise NotReadyError("the last step was interrupted before its reply came: call reset()")
+        encoded = {}
+        for name, (decisions, _) in self._steps.items():
+            n = len(decisions)
+            if n:
+                action = self._actions.get(name) or self._specs[name].action_spec.empty_action(n)
+                encoded[name] = self._encoders[name].encode(action)
+        self._send(encode.step(encoded, self._side_channels.collect()))
+
+    def step_wait(self) -> None:
+        """The second half of `step`: receive the next state."""
+        self._require_open()
+        self._finish_exchange()
+
+    def _send(self, message: bytes) -> None:
+        self._actions.clear()
+        self._connection.send(message)
+        self._awaiting_reply = True
+
+    def _finish_exchange(self) -> None:
+        """Receive one state and turn it into columns."""
+        message = self._receive()
+        self._awaiting_reply = False
+        output = message.unity_output
+        try:
+            if output.HasField("rl_initialization_output"):
+                for parameters in output.rl_initialization_output.brain_parameters:
+                    self._announced[parameters.brain_name] = parameters
+            if output.rl_output.side_channel:
+                self._side_channels.dispatch(output.rl_output.side_channel)
+            agents = {name: infos.value for name, infos in output.rl_output.agent_infos.items()}
+            for name in [name for name in self._announced if agents.get(name)]:
+                self._begin_behavior(name, self._announced.pop(name), agents[name][0])
+            unknown = [name for name in agents if name not in self._decoders and agents[name]]
+            if unknown:
+                raise ProtocolError(f"agents of behaviors {unknown} came before the player announced these behaviors")
+            self._steps = {name: decoder.decode(agents.get(name, ())) for name, decoder in self._decoders.items()}
+        except UnityGymError as error:
+            raise self._fail(error) from error
+
+    def _begin_behavior(self, name: str, parameters: Any, first: Any) -> None:
+        actions = action_spec(parameters)
+        self._decoders[name] = BehaviorDecoder(name, actions, first, self._package_version, self._visual_dtype)
+        self._encoders[name] = encode.ActionEncoder(actions, deprecated=not self._hybrid_actions)
+        self._specs[name] = self._decoders[name].spec
+
+    def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
+        """The behavior's agents that ask for a decision, and those whose episode ended.
+
+        :raises UnknownNameError: no such behavior
+        """
+        self._require_behavior(behavior_name)
+        return self._steps[behavior_name]
+
+    def set_actions(self, behavior_name: str, action: ActionTuple) -> None:
+        """Set the actions of all agents that ask for a decision, in the order of `get_steps(…)[0]`.
+
+        :raises ActionError: a wrong shape or value
+        :raises UnknownNameError: no such behavior
+        """
+        self._require_behavior(behavior_name)
+        n = len(self._steps[behavior_name][0])
+        self._specs[behavior_name].action_spec.validate(action, n, behavior_name)
+        self._actions[behavior_name] = action
+
+    def set_action_for_agent(self, behavior_name: str, agent_id: int, action: ActionTuple) -> None:
+        """Set the action of one agent, as an `ActionTuple` of one row.
+
+        :raises ActionError: a wrong shape or value, or the agent asks for no decision
+        :raises UnknownNameError: no such behavior
+        """
+        self._require_behavior(behavior_name)
+        decisions = self._steps[behavior_name][0]
+        spec = self._specs[behavior_name].action_spec
+        spec.validate(action, 1, behavior_name)
+        if agent_id not in decisions.agent_id_to_index:
+            raise UnknownNameError(
+                f"agent {agent_id} of behavior {behavior_name!r} asks for no decision; these do: "
+                f"{decisions.agent_id.tolist()}"
+            )
+        row = decisions.agent_id_to_index[agent_id]
+        actions = self._actions.setdefault(behavior_name, spec.empty_action(len(decisions)))
+        actions.continuous[row] = action.continuous[0]
+        actions.discrete[row] = action.discrete[0]
+
+    def close(self) -> None:
+        """End the player. Can be called any number of times."""
+        self._shut("close() was called")
+
+    def _shut(self, reason: str) -> None:
+        if self._closed_because is None:
+            self._closed_because = reason
+            self._end_player()
+
+    def _end_player(self) -> None:
+        self._connection.close(encode.farewell())
+        if self._player is not None:
+            self._player.close()
+            self._player = None
+
+    def _fail(self, error: UnityGymError) -> Exception:
+        """End the player and return the error to raise."""
+        raised = self._with_log(error)
+        self._shut(str(raised))
+        return raised
+
+    def _require_open(self) -> None:
+        if self._closed_because is not None:
+            raise NotReadyError(f"this environment is closed ({self._closed_because}); make a new one")
+
+    def _require_reset(self) -> None:
+        self._require_open()
+        if not self._was_reset:
+            raise NotReadyError("step() came before the first reset(): call reset()")
+
+    def _require_behavior(self, name: str) -> None:
+        self._require_reset()
+        if name not in self._specs:
+            raise UnknownNameError(f"no behavior {name!r} in this player; it has {sorted(self._specs)}")
+
+    def __enter__(self) -> UnityEnvironment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _editor_needs_no_check() -> None:
+    """An Editor is no process of ours: only its messages, or their absence, tell of it."""

@@ -1,0 +1,133 @@
+"""A scene's only agent as a `gymnasium.Env`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from unity_gym.errors import NotReadyError, UnityGymError
+from unity_gym.pool import PlayerOptions, PlayerPool
+from unity_gym.slots import AgentTable
+from unity_gym.spaces import ObservationLayout, action_columns, action_space
+from unity_gym.specs import Array
+
+
+class UnitySingleAgentEnv(gym.Env[Any, Any]):
+    """One agent of one player, from decision to decision.
+
+    `step` returns the observation of the next decision, or the last state of the episode when it ended; a step limit
+    of the scene is a truncation, any other end a termination. After an end Unity has already begun the next episode:
+    `reset()` goes on with it. In mid-episode, or with a seed or options, `reset` sends RESET.
+
+    `info["action_mask"]` is bool (sum of the branch sizes,), True = allowed, where the behavior has discrete actions;
+    `info["group_reward"]` is the group's reward, where the agent has a group.
+
+    :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
+    :param behavior: the behavior to control, where the scene has several
+    :param render_mode: None; this player draws nothing
+    :param options: as in `PlayerOptions`
+    :raises UnityGymError: the scene shows more than one agent or behavior
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012  # gymnasium declares it without a type
+
+    def __init__(
+        self,
+        *,
+        observations: str = "split",
+        behavior: str | None = None,
+        render_mode: str | None = None,
+        **options: Any,
+    ) -> None:
+        if render_mode is not None:
+            raise UnityGymError(f"render_mode is None, not {render_mode!r}: this environment draws no pictures")
+        settings = PlayerOptions(**options)
+        self._pool = PlayerPool(settings, behavior=behavior)
+        self.render_mode = render_mode
+        try:
+            self._pool.reset()
+            self._behavior, self._table = self._only_agent()
+            spec = self._table.spec
+            self._layout = ObservationLayout(spec, observations, settings.visual_dtype)
+            self.observation_space = self._layout.space
+            self.action_space = action_space(spec.action_spec)
+        except BaseException:
+            self._pool.close()
+            raise
+        self._untouched = True  # nobody has stepped since the reset above
+        self._in_episode = False
+
+    def _only_agent(self) -> tuple[str, AgentTable]:
+        counts = {name: len(table) for name, table in self._pool.tables.items()}
+        if sum(counts.values()) != 1:
+            raise UnityGymError(
+                f"a gymnasium.Env has one agent; this scene shows {counts} (agents per behavior). Use "
+                "sb3_ext.UnityVecEnv for all agents of one behavior, name a behavior with one agent in behavior=..., "
+                "or build a scene with one area"
+            )
+        return next(iter(self._pool.tables.items()))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; see the class for when RESET is sent.
+
+        :param seed: start the scene afresh with this seed
+        :param options: environment parameters by name, sent before the reset
+        """
+        super().reset(seed=seed)
+        if options:
+            self._pool.set_environment_parameters(options)
+        if seed is not None or options or self._in_episode:
+            self._pool.reset(seed)
+        elif not self._untouched:
+            self._pool.resume()
+        self._untouched, self._in_episode = False, True
+        self._require_same_agent()
+        return self._layout.select(self._table.observations, 0), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Act, and advance to the agent's next decision or its episode's end.
+
+        :raises NotReadyError: no episode is running
+        :raises ActionError: the action does not fit the action space
+        """
+        if not self._in_episode:
+            raise NotReadyError("step() without a running episode: call reset() first")
+        table = self._table
+        batch = (
+            {key: np.asarray(part)[np.newaxis] for key, part in action.items()}
+            if isinstance(action, dict)
+            else (np.asarray(action)[np.newaxis])
+        )
+        self._pool.step({self._behavior: action_columns(table.spec.action_spec, batch, 1)}, autoreset=False)
+        self._require_same_agent()
+        terminated, truncated = bool(table.terminated[0]), bool(table.truncated[0])
+        ended = terminated or truncated
+        self._in_episode = not ended
+        observation = self._layout.select(table.final_observations if ended else table.observations, 0)
+        return observation, float(table.reward[0] + table.group_reward[0]), terminated, truncated, self._info()
+
+    def _require_same_agent(self) -> None:
+        if len(self._table) != 1:
+            raise UnityGymError(
+                f"behavior {self._behavior!r} now shows {len(self._table)} agents; a gymnasium.Env has one: use "
+                "sb3_ext.UnityVecEnv for a scene whose number of agents changes"
+            )
+
+    def _info(self) -> dict[str, Any]:
+        info: dict[str, Any] = {}
+        if self._table.spec.action_spec.discrete_size:
+            info["action_mask"] = self.action_masks()
+        if self._table.group_id[0]:
+            info["group_reward"] = float(self._table.group_reward[0])
+        return info
+
+    def action_masks(self) -> Array:
+        """bool (sum of the branch sizes,), True = allowed: the method that sb3-contrib's MaskablePPO asks for."""
+        mask: Array = self._table.action_mask[0].copy()
+        return mask
+
+    def close(self) -> None:
+        """End the player. Can be called any number of times."""
+        self._pool.close()

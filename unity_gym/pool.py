@@ -1,0 +1,243 @@
+"""One or more players as one: send to all, then receive from all, into one agent table a behavior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from unity_gym.environment import UnityEnvironment
+from unity_gym.errors import UnityGymError, UnknownNameError
+from unity_gym.side_channels import EngineConfigurationChannel, EnvironmentParametersChannel, SideChannel
+from unity_gym.slots import AgentTable
+from unity_gym.specs import ActionTuple, Array
+
+EMBEDDED = "embedded:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayerOptions:
+    """How players are launched and configured: the keyword arguments that every environment takes.
+
+    :param file_name: the build to launch; "embedded:<Scene>" for the embedded player; None waits for the Editor
+    :param seed: of the first player's random numbers (player i gets seed + i); None draws one
+    :param no_graphics: launch without rendering. By default a build is launched without, and once more with rendering
+        if one of its sensors is an image
+    :param time_scale: simulated seconds per second
+    :param width: of the player's window in pixels; with `height`
+    :param height: of the player's window in pixels; with `width`
+    :param quality_level: index of one of the project's quality levels
+    :param target_frame_rate: frames per second to aim at; -1 for as many as possible
+    :param capture_frame_rate: frames per simulated second
+    :param port: the first player's port (player i listens on port + i); by default 5004 for the Editor, else free ones
+    :param timeout: seconds to wait for any message of a player
+    :param player_arguments: command-line arguments of the player's own
+    :param environment_parameters: numbers that the scene reads by name, sent before the first reset
+    :param side_channels: channels of your own; with one player only
+    :param log_folder: where the players' logs are kept
+    :param num_areas: training areas per player. The embedded player lays out as many; a build does with an area
+        replicator in its scene. By default the scene's own number
+    :param visual_dtype: of image observations, "uint8" (0…255) or "float32" (0…1)
+    """
+
+    file_name: str | Path | None = None
+    seed: int | None = None
+    no_graphics: bool | None = None
+    time_scale: float = 20.0
+    width: int | None = None
+    height: int | None = None
+    quality_level: int | None = None
+    target_frame_rate: int | None = None
+    capture_frame_rate: int | None = None
+    port: int | None = None
+    timeout: float = 60.0
+    player_arguments: Sequence[str] = ()
+    environment_parameters: Mapping[str, float] = field(default_factory=dict)
+    side_channels: Sequence[SideChannel] = ()
+    log_folder: str | Path | None = None
+    num_areas: int | None = None
+    visual_dtype: str = "uint8"
+
+
+class PlayerPool:
+    """n players whose agents share one `AgentTable` a behavior.
+
+    :param options: how to launch and configure each player
+    :param n_players: how many
+    :param behavior: the one behavior to have a table for, with or without its "?team=…"; the agents of the others do
+        what zeros mean. By default every behavior has a table
+    :raises PlayerError: a player cannot be started
+    :raises UnityGymError: several players of an Editor, or side channels of the user's with several players
+    """
+
+    def __init__(self, options: PlayerOptions, n_players: int = 1, behavior: str | None = None) -> None:
+        if n_players < 1:
+            raise UnityGymError(f"n_players is at least 1; got {n_players}")
+        if n_players > 1 and options.file_name is None:
+            raise UnityGymError("the Editor is one player: name a build in file_name, or leave n_players at 1")
+        if n_players > 1 and options.side_channels:
+            raise UnityGymError("a side channel speaks with one player: leave n_players at 1 to pass side_channels")
+        self.options = options
+        self.tables: dict[str, AgentTable] = {}
+        self._behavior = behavior
+        self._actions: Mapping[str, ActionTuple] = {}
+        self._deciding: dict[tuple[str, int], Array] = {}  # the rows that wait for an action, in the player's order
+        self.players: list[UnityEnvironment] = []
+        self._parameters: dict[int, EnvironmentParametersChannel] = {}
+        seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if options.seed is None else options.seed
+        try:
+            for worker in range(n_players):
+                self.players.append(self._launch(worker, _int32(seed + worker)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _launch(self, worker: int, seed: int) -> UnityEnvironment:
+        options = self.options
+        hidden = options.no_graphics is None and options.file_name is not None
+        player = self._start(worker, seed, no_graphics=hidden or bool(options.no_graphics))
+        if hidden and not str(options.file_name).startswith(EMBEDDED):
+            player.reset()
+            sensors = [sensor for spec in player.behavior_specs.values() for sensor in spec.observation_specs]
+            if any(sensor.is_visual for sensor in sensors):
+                player.close()
+                player = self._start(worker, seed, no_graphics=False)
+        return player
+
+    def _start(self, worker: int, seed: int, no_graphics: bool) -> UnityEnvironment:
+        options = self.options
+        arguments = list(options.player_arguments)
+        if options.num_areas is not None and str(options.file_name).startswith(EMBEDDED):
+            arguments += ["--areas", str(options.num_areas)]
+        engine, parameters = EngineConfigurationChannel(), EnvironmentParametersChannel()
+        self._parameters[worker] = parameters
+        engine.set_configuration_parameters(
+            width=options.width,
+            height=options.height,
+            quality_level=options.quality_level,
+            time_scale=options.time_scale,
+            target_frame_rate=options.target_frame_rate,
+            capture_frame_rate=options.capture_frame_rate,
+        )
+        for key, value in options.environment_parameters.items():
+            parameters.set_float_parameter(key, value)
+        return UnityEnvironment(
+            options.file_name,
+            worker_id=worker,
+            base_port=options.port,
+            seed=seed,
+            no_graphics=no_graphics,
+            timeout_wait=options.timeout,
+            additional_args=arguments,
+            side_channels=[engine, parameters, *options.side_channels],
+            log_folder=options.log_folder,
+            num_areas=options.num_areas or 1,
+            visual_dtype=options.visual_dtype,
+        )
+
+    def reset(self, seed: int | None = None) -> None:
+        """Send RESET to all players and wait until each has an agent that asks for a decision.
+
+        :param seed: start every scene afresh, player i with seed + i
+        :raises UnknownNameError: the players have no behavior of the wanted name
+        """
+        for table in self.tables.values():
+            table.begin_step()
+        self._actions = {}
+        for worker, player in enumerate(self.players):
+            player.reset(None if seed is None else _int32(seed + worker))
+            for table in self.tables.values():
+                table.cut(worker)
+            self._read(worker)
+        self._require_behavior()
+        self._exchange_until_ready()
+
+    def set_environment_parameters(self, parameters: Mapping[str, float]) -> None:
+        """Send numbers that the scene reads by name with the next exchange."""
+        for channel in self._parameters.values():
+            for key, value in parameters.items():
+                channel.set_float_parameter(key, value)
+
+    def resume(self) -> None:
+        """After ends that left no agent with an episode: go on until each player has one that asks for a decision."""
+        self._actions = {}
+        self._exchange_until_ready()
+
+    def step(self, actions: Mapping[str, ActionTuple], autoreset: bool = True) -> None:
+        """Send each row's action and advance until every live row has decided again.
+
+        A row that is asked sooner repeats its action and its rewards are summed; an agent that `actions` does not
+        cover (it came after them) does what zeros mean.
+
+        :param actions: per behavior, the actions of all rows of its table
+        :param autoreset: where all agents of a player have ended, go on until one begins its next episode
+        """
+        for table in self.tables.values():
+            table.begin_step()
+        self._actions = actions
+        self._exchange(range(len(self.players)))
+        self._exchange_until_ready(autoreset)
+
+    def _exchange_until_ready(self, autoreset: bool = True) -> None:
+        while waiting := [worker for worker in range(len(self.players)) if not self._ready(worker, autoreset)]:
+            self._exchange(waiting)
+
+    def _exchange(self, workers: Sequence[int]) -> None:
+        """One exchange with each of these players: send to all, then receive from all."""
+        for worker in workers:
+            self._set_actions(worker)
+            self.players[worker].step_async()
+        for worker in workers:
+            self.players[worker].step_wait()
+            self._read(worker)
+
+    def _set_actions(self, worker: int) -> None:
+        for name, action in self._actions.items():
+            rows = self._deciding.get((name, worker))
+            if rows is None or not len(rows):
+                continue
+            covered = rows < len(action)
+            if covered.all():
+                chosen = ActionTuple(action.continuous[rows], action.discrete[rows])
+            else:
+                chosen = self.tables[name].spec.action_spec.empty_action(len(rows))
+                chosen.continuous[covered] = action.continuous[rows[covered]]
+                chosen.discrete[covered] = action.discrete[rows[covered]]
+            self.players[worker].set_actions(name, chosen)
+
+    def _read(self, worker: int) -> None:
+        player = self.players[worker]
+        for name, spec in player.behavior_specs.items():
+            if self._behavior is None or self._behavior in (name, name.partition("?")[0]):
+                table = self.tables.get(name)
+                if table is None:
+                    table = self.tables[name] = AgentTable(spec, self.options.visual_dtype)
+                self._deciding[name, worker] = table.update(*player.get_steps(name), worker)
+
+    def _require_behavior(self) -> None:
+        if not self.tables:
+            known = sorted({name for player in self.players for name in player.behavior_specs})
+            raise UnknownNameError(f"no behavior {self._behavior!r} in {self.options.file_name}; it has {known}")
+
+    def _ready(self, worker: int, autoreset: bool = True) -> bool:
+        """Whether no row of the player still acts, and one asks for an action (or, without autoreset, has ended)."""
+        decided = ended = False
+        for table in self.tables.values():
+            mine = table.player == worker
+            if (mine & table.alive & ~table.decided).any():
+                return False
+            decided |= bool((mine & table.decided).any())
+            ended |= bool((mine & (table.terminated | table.truncated)).any())
+        return decided or (ended and not autoreset)
+
+    def close(self) -> None:
+        """End all players. Can be called any number of times."""
+        for player in self.players:
+            player.close()
+
+
+def _int32(seed: int) -> int:
+    """The seed as the wire carries it: an int32 that is not negative."""
+    return seed & 0x7FFFFFFF

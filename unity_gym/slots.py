@@ -1,0 +1,191 @@
+"""The agent table: rows that stay, while Unity's agents come, go, end and change their ids.
+
+Unity tells per exchange who asks for a decision and whose episode ended, in any number. Learners and vector
+environments want fixed rows. The table gives every agent a slot and keeps, per slot, what the agent saw and got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from unity_gym.specs import Array, BehaviorSpec, DecisionSteps, TerminalSteps
+
+_ID_BITS = 32
+
+
+class AgentTable:
+    """The agents of one behavior, over one or several players, as columns with one row a slot.
+
+    Every array has `len(table)` rows, is allocated once and is overwritten by the next step; copy what is to stay.
+    A step is `begin_step()` followed by one `update()` an exchange. After it:
+
+    - `observations`: one array (rows, *shape) a sensor, what the agent saw at its newest decision
+    - `reward`, `group_reward`: float32 (rows,), summed since `begin_step` and caused by the row's last decision. Reward
+      on the first entry of an episode was caused by no decision and is dropped.
+    - `decided`: bool (rows,), the agent asks for an action now
+    - `terminated`, `truncated`: bool (rows,), an episode of the row ended in this step. If `decided` holds too, the
+      other columns already show the next episode.
+    - `final_observations`: as `observations`, the last state of the ended episode; valid where one ended
+    - `action_mask`: bool (rows, sum of the branch sizes), True = **allowed**
+    - `agent_id`, `group_id`, `player`: int32 (rows,); id −1 = never used
+    - `alive`: bool (rows,), an episode is running and has had its first decision
+
+    An id keeps its slot over its episodes. A new id takes a slot that a gone agent of its player and group left: of
+    those that ended before this exchange the lowest, else of those that ended in it. Where the agent's group left none,
+    a slot of a group with no living agent serves; otherwise the table grows.
+
+    :param spec: the behavior's specification
+    :param visual_dtype: of image columns, "uint8" or "float32"
+    """
+
+    def __init__(self, spec: BehaviorSpec, visual_dtype: str = "float32") -> None:
+        self.spec = spec
+        self._mask_width = sum(spec.action_spec.discrete_branches)
+        dtypes = [np.dtype(visual_dtype if sensor.is_visual else np.float32) for sensor in spec.observation_specs]
+        shapes = [sensor.shape for sensor in spec.observation_specs]
+        pairs = list(zip(shapes, dtypes, strict=True))
+        self.observations = [np.zeros((0, *shape), dtype) for shape, dtype in pairs]
+        self.final_observations = [np.zeros((0, *shape), dtype) for shape, dtype in pairs]
+        self.reward, self.group_reward = np.zeros(0, np.float32), np.zeros(0, np.float32)
+        self.decided, self.alive = np.zeros(0, bool), np.zeros(0, bool)
+        self.terminated, self.truncated = np.zeros(0, bool), np.zeros(0, bool)
+        self.action_mask = np.zeros((0, self._mask_width), bool)
+        self.agent_id, self.group_id, self.player = (np.zeros(0, np.int32) for _ in range(3))
+        self._key = np.zeros(0, np.int64)  # player and id in one number; −1 = nobody
+        self._ended_at = np.zeros(0, np.int64)  # the exchange in which the row's last episode ended
+        self._exchange = 0
+        self._index_keys()
+
+    def __len__(self) -> int:
+        return len(self._key)
+
+    def begin_step(self) -> None:
+        """Forget the last step's rewards, ends and decisions."""
+        for column in (self.reward, self.group_reward, self.decided, self.terminated, self.truncated):
+            column.fill(0)
+
+    def update(self, decisions: DecisionSteps, terminals: TerminalSteps, player: int = 0) -> Array:
+        """Take over what one exchange with one player said.
+
+        :return: int (number of deciding agents,), the row of each, in the order of `decisions`
+        """
+        self._exchange += 1
+        if len(terminals):
+            self._end(terminals, player)
+        if not len(decisions):
+            return np.zeros(0, np.intp)
+        rows = self._rows_of_deciding(decisions, player)
+        self._decide(rows, decisions)
+        return rows
+
+    def cut(self, player: int = 0) -> None:
+        """Truncate the running episodes of a player, to which RESET was sent: no done entry will tell of them."""
+        rows = np.flatnonzero(self.alive & (self.player == player))
+        self._close_episodes(rows, [column[rows] for column in self.observations], np.ones(len(rows), bool))
+
+    def _end(self, terminals: TerminalSteps, player: int) -> None:
+        rows = self._find(self._keys(terminals.agent_id, player))
+        # Of agents that had no decision in the episode that ended, no learner knows, so that nothing ends for it.
+        known = rows >= 0
+        known[known] = self.alive[rows[known]]
+        if known.all():
+            reward, group_reward, interrupted, final = (
+                terminals.reward,
+                terminals.group_reward,
+                terminals.interrupted,
+                terminals.obs,
+            )
+        else:
+            rows, reward, group_reward = rows[known], terminals.reward[known], terminals.group_reward[known]
+            interrupted, final = terminals.interrupted[known], [column[known] for column in terminals.obs]
+        self._add_rewards(rows, reward, group_reward)
+        self._close_episodes(rows, final, interrupted)
+
+    def _close_episodes(self, rows: Array, final: Sequence[Array], interrupted: Array) -> None:
+        first = ~(self.terminated[rows] | self.truncated[rows])
+        if not first.all():  # a second end within one step: the learner's decision led to the first one only
+            ended, final, interrupted = rows[first], [column[first] for column in final], interrupted[first]
+        else:
+            ended = rows
+        self.terminated[ended] = ~interrupted
+        self.truncated[ended] = interrupted
+        for mine, column in zip(self.final_observations, final, strict=True):
+            mine[ended] = column
+        self.alive[rows] = False
+        self.decided[rows] = False
+        self._ended_at[rows] = self._exchange
+
+    def _decide(self, rows: Array, decisions: DecisionSteps) -> None:
+        self._add_rewards(rows, decisions.reward, decisions.group_reward, where=self.alive[rows])
+        for mine, column in zip(self.observations, decisions.obs, strict=True):
+            mine[rows] = column
+        self.group_id[rows] = decisions.group_id
+        self.alive[rows] = True
+        self.decided[rows] = True
+        if decisions.action_mask is not None:
+            self.action_mask[rows] = ~np.concatenate(decisions.action_mask, axis=1)
+
+    def _add_rewards(self, rows: Array, reward: Array, group_reward: Array, where: Array | bool = True) -> None:
+        """Add what the rows' last decisions caused: nothing once an episode of the row has ended in this step."""
+        caused = where & ~(self.terminated[rows] | self.truncated[rows])
+        self.reward[rows] += reward * caused
+        self.group_reward[rows] += group_reward * caused
+
+    def _rows_of_deciding(self, decisions: DecisionSteps, player: int) -> Array:
+        keys = self._keys(decisions.agent_id, player)
+        rows = self._find(keys)
+        new = np.flatnonzero(rows < 0)
+        if len(new):
+            for position in new:  # an agent is new once in its life
+                rows[position] = self._free_slot(int(decisions.group_id[position]), player, rows, decisions)
+            rest = new[rows[new] < 0]
+            rows[rest] = self._grow(len(rest))
+            self._key[rows[new]] = keys[new]
+            self.agent_id[rows[new]] = decisions.agent_id[new]
+            self.player[rows[new]] = player
+            self._index_keys()
+        return rows
+
+    def _free_slot(self, group: int, player: int, taken: Array, present: DecisionSteps) -> int:
+        """The slot that a new agent of `group` takes, −1 for none; `taken` are the rows of those that decide now."""
+        gone = ~self.alive & (self.player == player)
+        gone[taken[taken >= 0]] = False
+        mine = gone & (self.group_id == group)
+        if not mine.any() and gone.any():
+            living = np.concatenate([self.group_id[self.alive & (self.player == player)], present.group_id])
+            mine = gone & ~np.isin(self.group_id, living)
+        free = np.flatnonzero(mine)
+        earlier = free[self._ended_at[free] < self._exchange]
+        return int((earlier if len(earlier) else free)[0]) if len(free) else -1
+
+    def _grow(self, count: int) -> Array:
+        """Add rows; return their numbers."""
+
+        def grown(column: Array, value: float = 0) -> Array:
+            return np.concatenate([column, np.full((count, *column.shape[1:]), value, column.dtype)])
+
+        self.observations = [grown(column) for column in self.observations]
+        self.final_observations = [grown(column) for column in self.final_observations]
+        for name in ("reward", "group_reward", "decided", "alive", "terminated", "truncated", "group_id", "player"):
+            setattr(self, name, grown(getattr(self, name)))
+        self.action_mask = grown(self.action_mask, 1)
+        self.agent_id, self._key, self._ended_at = grown(self.agent_id, -1), grown(self._key, -1), grown(self._ended_at)
+        return np.arange(len(self) - count, len(self))
+
+    @staticmethod
+    def _keys(agent_ids: Array, player: int) -> Array:
+        return agent_ids.astype(np.int64) + (player << _ID_BITS)
+
+    def _index_keys(self) -> None:
+        self._order = np.argsort(self._key)
+        self._sorted_keys = self._key[self._order]
+
+    def _find(self, keys: Array) -> Array:
+        """The row of each key, −1 where it is unknown."""
+        if not len(self):
+            return np.full(len(keys), -1, np.intp)
+        position = np.searchsorted(self._sorted_keys, keys)
+        rows = self._order[np.minimum(position, len(self) - 1)]
+        return np.where(self._key[rows] == keys, rows, -1)

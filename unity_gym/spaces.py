@@ -1,0 +1,129 @@
+"""Behavior specifications → Gymnasium spaces; table columns → observations; Gymnasium actions → action columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from unity_gym.errors import ActionError, UnknownNameError
+from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec, ObservationSpec
+
+VECTOR = "vector"
+
+
+class ObservationLayout:
+    """How the sensors of a behavior are presented: the space of one agent, and the observations of n agents.
+
+    One sensor is a plain `Box`; several are a `Dict`. With "split" all rank-1 sensors stand concatenated, in sensor
+    order, under "vector" and every other sensor under its own name; with "sensors" each has its own key. A sensor
+    without a name, or with the name of another, is `obs_<i>`.
+
+    :param spec: the behavior's specification
+    :param observations: "split" or "sensors"
+    :param visual_dtype: "uint8" (0…255) or "float32" (0…1): what the columns of images hold
+    :raises UnknownNameError: another form or dtype
+    """
+
+    def __init__(self, spec: BehaviorSpec, observations: str = "split", visual_dtype: str = "uint8") -> None:
+        if observations not in ("split", "sensors"):
+            raise UnknownNameError(f"observations is 'split' or 'sensors', not {observations!r}")
+        sensors = spec.observation_specs
+        self._single = len(sensors) == 1
+        self._parts: dict[str, list[int]] = {}
+        for index, (sensor, name) in enumerate(zip(sensors, _names(sensors), strict=True)):
+            merge = observations == "split" and len(sensor.shape) == 1
+            self._parts.setdefault(VECTOR if merge else name, []).append(index)
+        boxes: dict[str, gym.Space[Any]] = {}
+        for key, indices in self._parts.items():
+            first = sensors[indices[0]]
+            shape = first.shape if len(indices) == 1 else (sum(sensors[index].shape[0] for index in indices),)
+            boxes[key] = _box(shape, first.is_visual, visual_dtype)
+        self.space: gym.Space[Any] = next(iter(boxes.values())) if self._single else gym.spaces.Dict(boxes)
+
+    def select(self, columns: Sequence[Array], rows: Any = slice(None)) -> Any:
+        """A copy of the observations of `rows`: an array (rows, …), or a dict of them."""
+        if self._single:
+            return self._part(next(iter(self._parts.values())), columns, rows)
+        return {key: self._part(indices, columns, rows) for key, indices in self._parts.items()}
+
+    @staticmethod
+    def _part(indices: list[int], columns: Sequence[Array], rows: Any) -> Array:
+        if len(indices) == 1:
+            return np.array(columns[indices[0]][rows])
+        return np.concatenate([columns[index][rows] for index in indices], axis=-1)
+
+
+def _names(sensors: Sequence[ObservationSpec]) -> list[str]:
+    """The key of each sensor; "vector" is kept for the concatenation."""
+    counts = Counter(sensor.name for sensor in sensors)
+    return [
+        f"obs_{index}" if sensor.name in ("", VECTOR) or counts[sensor.name] > 1 else sensor.name
+        for index, sensor in enumerate(sensors)
+    ]
+
+
+def _box(shape: tuple[int, ...], visual: bool, visual_dtype: str) -> gym.spaces.Box:
+    if not visual:
+        return gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
+    if visual_dtype == "uint8":
+        return gym.spaces.Box(0, 255, shape, np.uint8)
+    return gym.spaces.Box(0.0, 1.0, shape, np.float32)
+
+
+def action_space(spec: ActionSpec) -> gym.Space[Any]:
+    """The action space of one agent.
+
+    Continuous → `Box(-1, 1)`; one branch → `Discrete`; several → `MultiDiscrete`; both → `Dict(continuous, discrete)`.
+
+    :raises ActionError: the behavior takes no actions at all
+    """
+    if not spec.continuous_size and not spec.discrete_size:
+        raise ActionError("this behavior takes no actions: give its agents an actuator or vector actions")
+    continuous = gym.spaces.Box(-1.0, 1.0, (spec.continuous_size,), np.float32)
+    if not spec.discrete_size:
+        return continuous
+    discrete: gym.Space[Any] = (
+        gym.spaces.Discrete(spec.discrete_branches[0])
+        if spec.discrete_size == 1
+        else gym.spaces.MultiDiscrete(list(spec.discrete_branches))
+    )
+    if not spec.continuous_size:
+        return discrete
+    return gym.spaces.Dict({"continuous": continuous, "discrete": discrete})
+
+
+def action_columns(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
+    """The actions of n agents as columns.
+
+    :param actions: as `action_space` forms them, with a leading dimension n: an array (n, continuous size), (n,) or
+        (n, branches), or a mapping of the two
+    :raises ActionError: another shape, or a dtype that is no number
+    """
+    if spec.continuous_size and spec.discrete_size:
+        if not isinstance(actions, dict) or set(actions) != {"continuous", "discrete"}:
+            raise ActionError(
+                f"a hybrid action is a dict of 'continuous' ({n}, {spec.continuous_size}) and 'discrete' "
+                f"({n}, {spec.discrete_size}); got {type(actions).__name__} "
+                f"{sorted(actions) if isinstance(actions, dict) else ''}"
+            )
+        continuous, discrete = actions["continuous"], actions["discrete"]
+    else:
+        continuous, discrete = (actions, None) if spec.continuous_size else (None, actions)
+    return ActionTuple(
+        _column(continuous, n, spec.continuous_size, "continuous"), _column(discrete, n, spec.discrete_size, "discrete")
+    )
+
+
+def _column(part: Any, n: int, width: int, kind: str) -> Array:
+    if part is None:
+        return np.zeros((n, 0), np.float32 if kind == "continuous" else np.int32)
+    array = np.asarray(part)
+    if array.shape == (n,) and width == 1:
+        array = array[:, np.newaxis]
+    if array.shape != (n, width):
+        raise ActionError(f"{kind} actions of {n} agents have the shape ({n}, {width}); got {array.shape}")
+    return array
