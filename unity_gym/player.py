@@ -1,0 +1,262 @@
+"""One player process: found, launched, watched and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from unity_gym.errors import PlayerError
+
+EMBEDDED = "embedded:"
+_SUFFIXES = {"linux": (".x86_64", ".x86"), "darwin": (".app",), "win32": (".exe",)}
+_TAIL_BYTES = 64 * 1024
+
+# Processes stand in a session of their own (on Windows: a process group), so that Ctrl-C in the terminal reaches only
+# Python, which then ends the player in order. Windows ignores `start_new_session`.
+_NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+
+# A process beside the player that ends it when we are gone, also after a SIGKILL. It reads a pipe that we hold: the
+# player's process id, then a byte (the player has ended) or the end of the file (we have). A child that we forked
+# holds the pipe open too, so the guard also looks whether we are still its parent. The kernel's own means,
+# PR_SET_PDEATHSIG, watches the thread that launched the player and would kill it with that thread.
+_GUARD = """
+import os, select, sys
+posix = os.name == "posix"
+player = os.read(0, 20)
+readable = not posix
+while not readable and os.getppid() == int(sys.argv[1]):
+    readable = select.select([0], [], [], 1)[0]
+if player and not (readable and os.read(0, 1)):
+    (os.killpg if posix else os.kill)(int(player), 9)
+"""
+
+
+class Player:
+    """A running player. It ends with :meth:`close`, with the last reference to this object or with this process.
+
+    :param file_name: the path of a Unity build (Linux: with or without ``.x86_64`` or ``.x86``; macOS: the ``.app``
+        bundle; Windows: the ``.exe``), or ``"embedded:<scene>"`` for a scene of the player inside this package.
+    :param port: the port that it shall dial.
+    :param no_graphics: without a window and without rendering; cameras then send blank images.
+    :param arguments: further command-line arguments of the player.
+    :param log_folder: where to write ``Player-<worker_id>.log``. Without it the log is a temporary file.
+    :param worker_id: tells the players of one run apart.
+    :raises PlayerError: there is no such player or it cannot be started.
+    """
+
+    name: str
+    pid: int
+    log_file: Path
+
+    def __init__(
+        self,
+        file_name: str,
+        port: int,
+        *,
+        no_graphics: bool = False,
+        arguments: Sequence[str] = (),
+        log_folder: str | Path | None = None,
+        worker_id: int = 0,
+    ) -> None:
+        self.name = file_name
+        command = _command(file_name)
+        self.log_file = _new_log(log_folder, worker_id)
+        if no_graphics:
+            command += ["-nographics", "-batchmode"]
+        command += ["-logFile", str(self.log_file), "--mlagents-port", str(port), *arguments]
+        temporary = self.log_file if log_folder is None else None
+        try:
+            self._process, guard = _launch(command, self.log_file)
+        except OSError as error:
+            if temporary is not None:
+                temporary.unlink()
+            raise PlayerError(
+                f"Player {file_name!r} could not be started: {command[0]}: {error.strerror}. It has to be built for "
+                f"{platform.system()} on {platform.machine()}; a script needs a '#!' line."
+            ) from error
+        self.pid = self._process.pid
+        self._by_hand = shlex.join(command)
+        self._last_log: str | None = None
+        self._ending: str | None = None
+        # Runs at the exit of the interpreter too, whatever ended the user's script.
+        self._finalizer = weakref.finalize(self, _end, self._process, guard, temporary, os.getpid())
+
+    def check(self) -> None:
+        """Sees that the player runs.
+
+        :raises PlayerError: it has ended. The message holds the exit code and the tail of the log.
+        """
+        if self._ending is None:
+            code = self._process.poll()
+            if code is None:
+                return
+            self._ending = self.report(
+                f"{_ending(code)}.", f"If its log does not say why, start it by hand: {self._by_hand}"
+            )
+            self.close(grace=0.0)
+        raise PlayerError(self._ending)
+
+    def report(self, cause: str, remedy: str) -> str:
+        """The text of an error about this player, with the tail of its log.
+
+        :param cause: a sentence whose subject is the player: "sent nothing for 60 s."
+        """
+        tail = self.log_tail()
+        log = f"The end of its log, {self.log_file}:\n{tail}" if tail else f"Its log, {self.log_file}, is empty."
+        return f"Player {self.name!r} (process {self.pid}) {cause} {remedy}\n{log}"
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines that the player wrote to its log, its standard output or its standard error."""
+        text = _read_end(self.log_file) if self._last_log is None else self._last_log
+        return "\n".join(text.splitlines()[-lines:])
+
+    def close(self, grace: float = 5.0) -> None:
+        """Waits for the player to quit by itself, then ends it and all that it started. Further calls do nothing.
+
+        :param grace: seconds that it has to quit by itself, once its connection has told it to.
+        """
+        if not self._finalizer.alive:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=grace)
+        self._last_log = _read_end(self.log_file)
+        self._finalizer()
+
+
+def _command(file_name: str) -> list[str]:
+    """What to execute for a player of this name.
+
+    :raises PlayerError: there is nothing that could be executed.
+    """
+    if file_name.startswith(EMBEDDED):
+        return [sys.executable, "-m", "unity_gym.scenes", file_name.removeprefix(EMBEDDED)]
+    path = Path(file_name).expanduser().absolute()
+    candidates = [path, *(Path(f"{path}{suffix}") for suffix in _SUFFIXES.get(sys.platform, ()))]
+    for candidate in candidates:
+        executable = _in_bundle(candidate) if candidate.suffix == ".app" and candidate.is_dir() else candidate
+        if not executable.is_file():
+            continue
+        if not os.access(executable, os.X_OK):
+            raise PlayerError(
+                f"Player {file_name!r} is not executable: {executable}. Allow it with: "
+                f"chmod +x {shlex.quote(str(executable))}"
+            )
+        return [str(executable)]
+    tried = ", ".join(map(str, candidates))
+    if path.is_dir():
+        raise PlayerError(
+            f"Player {file_name!r} is a folder (tried: {tried}). Give the path of the executable inside it."
+        )
+    raise PlayerError(
+        f"There is no player {file_name!r} (tried: {tried}). Give the path of a Unity build, or '{EMBEDDED}<scene>' "
+        "for a scene that this package brings."
+    )
+
+
+def _in_bundle(bundle: Path) -> Path:
+    """The executable of a macOS application: named as the bundle, unless somebody renamed that."""
+    folder = bundle / "Contents" / "MacOS"
+    named = folder / bundle.stem
+    return named if named.is_file() else next(iter(sorted(folder.glob("*"))), named)
+
+
+def _new_log(folder: str | Path | None, worker_id: int) -> Path:
+    try:
+        if folder is None:
+            handle, name = tempfile.mkstemp(prefix=f"unity-player-{worker_id}-", suffix=".log")
+            os.close(handle)
+            return Path(name)
+        path = Path(folder).absolute() / f"Player-{worker_id}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+        return path
+    except OSError as error:
+        raise PlayerError(f"Cannot write the player's log: {error}. Choose another log_folder.") from error
+
+
+def _launch(command: Sequence[str], log_file: Path) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+    """The processes of the player and of its guard."""
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        creationflags=_NEW_GROUP,
+    )
+    try:
+        with log_file.open("ab") as log:  # appending: a Unity player writes the same file through -logFile
+            player = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "no_grpc_proxy": "localhost,127.0.0.1,::1"},  # a web proxy cannot reach our loopback
+                start_new_session=True,
+                creationflags=_NEW_GROUP,
+            )
+    except BaseException:
+        with guard:  # closes its pipe and waits for it
+            raise
+    assert guard.stdin is not None
+    guard.stdin.write(b"%20d" % player.pid)
+    return player, guard
+
+
+def _dismiss(guard: subprocess.Popen[bytes]) -> None:
+    assert guard.stdin is not None
+    with guard, contextlib.suppress(OSError):  # OSError: somebody killed it
+        guard.stdin.write(b".")
+
+
+def _end(player: subprocess.Popen[bytes], guard: subprocess.Popen[bytes], log: Path | None, owner: int) -> None:
+    """Ends the player, what it started and its guard, and removes a temporary log."""
+    if os.getpid() != owner:  # a forked child must not end the player of its parent
+        return
+    if player.poll() is None:
+        _signal(player, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            player.wait(timeout=1.0)
+    if sys.platform != "win32":
+        _signal(player, signal.SIGKILL)  # also for what it left behind in its process group
+    player.wait()
+    _dismiss(guard)
+    if log is not None:
+        with contextlib.suppress(OSError):
+            log.unlink()
+
+
+def _signal(player: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of a group of zombies
+        if sys.platform == "win32":
+            player.terminate()
+        else:
+            os.killpg(player.pid, number)
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}" if code < 256 else f"ended with exit code 0x{code:08X}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _read_end(path: Path) -> str:
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return log.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
