@@ -16,6 +16,8 @@ from unity_gym.specs import ActionTuple, BehaviorSpec, DecisionSteps, TerminalSt
 from unity_gym.wire import encode
 from unity_gym.wire.decode import BehaviorDecoder, action_spec, parse
 
+_GRACE = 5.0  # seconds in which a player that was told to quit may do so by itself
+
 
 class UnityEnvironment:
     """A Unity player that is launched, or an Editor that is waited for, and its agents.
@@ -200,7 +202,7 @@ class UnityEnvironment:
                 f"the Editor cannot be given the new seed {seed} while it plays: stop and start Play mode and connect "
                 f"with seed={seed}, or name a build in file_name"
             )
-        self._end_player()
+        self._end_player(_GRACE)
         self.seed = seed
         self._side_channels.player_restarted()
         self._launch()
@@ -323,17 +325,18 @@ class UnityEnvironment:
 
     def close(self) -> None:
         """End the player. Can be called any number of times."""
-        self._shut("close() was called")
+        self._shut("close() was called", _GRACE)
 
-    def _shut(self, reason: str) -> None:
+    def _shut(self, reason: str, grace: float = 0.0) -> None:
+        """Close for good; a player that failed is given no time to quit by itself."""
         if self._closed_because is None:
             self._closed_because = reason
-            self._end_player()
+            self._end_player(grace)
 
-    def _end_player(self) -> None:
+    def _end_player(self, grace: float) -> None:
         self._connection.close(encode.farewell())
         if self._player is not None:
-            self._player.close()
+            self._player.close(grace)
             self._player = None
 
     def _fail(self, error: UnityGymError) -> Exception:

@@ -10,11 +10,10 @@ import numpy as np
 
 from unity_gym.environment import UnityEnvironment
 from unity_gym.errors import UnityGymError, UnknownNameError
+from unity_gym.player import EMBEDDED
 from unity_gym.side_channels import EngineConfigurationChannel, EnvironmentParametersChannel, SideChannel
 from unity_gym.slots import AgentTable
 from unity_gym.specs import ActionTuple, Array
-
-EMBEDDED = "embedded:"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 from unity_gym.errors import UnknownNameError
-from unity_gym.pool import EMBEDDED
+from unity_gym.player import EMBEDDED
 
 SCENES = ("3DBall", "Basic")
 """The scenes of the embedded player; each is the id `Unity-<Scene>-v0`."""

@@ -6,8 +6,9 @@ array by a single join. What is read agent by agent is read by C-level `map(attr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, compress, pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -95,6 +96,7 @@ class BehaviorDecoder:
         self._mask_width = ends[-1]
         self._no_decisions, self._no_terminals = DecisionSteps.empty(self.spec), TerminalSteps.empty(self.spec)
 
+    @np.errstate(over="ignore", invalid="ignore")  # of the sums in _require_finite
     def decode(self, infos: Sequence[Any]) -> tuple[DecisionSteps, TerminalSteps]:
         """Columns of the agents that ask for a decision and of those that ended, each in the player's order.
 
@@ -104,13 +106,13 @@ class BehaviorDecoder:
         n = len(infos)
         if n == 0:
             return self._no_decisions, self._no_terminals
+        infos = list(infos)  # protobuf makes the Python objects once, not once a column
         done = np.fromiter(map(_DONE, infos), bool, n)
         if not done.any():
             return self._decisions(infos), self._no_terminals
         if done.all():
             return self._no_decisions, self._terminals(infos)
-        rows = np.asarray(infos, dtype=object)
-        return self._decisions(rows[~done].tolist()), self._terminals(rows[done].tolist())
+        return self._decisions(list(compress(infos, ~done))), self._terminals(list(compress(infos, done)))
 
     def _decisions(self, infos: Sequence[Any]) -> DecisionSteps:
         ids, group_ids, reward, group_reward, observations = self._shared_columns(infos)
@@ -128,13 +130,13 @@ class BehaviorDecoder:
         group_reward = np.fromiter(map(_GROUP_REWARD, infos), np.float32, n)
         self._require_finite(reward, ids, "the reward")
         self._require_finite(group_reward, ids, "the group reward")
-        observations = list(chain.from_iterable(map(_OBSERVATIONS, infos)))
-        count = len(self._sensors)
-        if len(observations) != n * count or len(set(map(len, map(_OBSERVATIONS, infos)))) > 1:
+        sent, count = list(map(_OBSERVATIONS, infos)), len(self._sensors)
+        if set(map(len, sent)) != {count}:
             raise ProtocolError(
-                f"behavior {self.name!r} began with {count} sensors an agent; now {n} agents sent "
-                f"{sorted(set(map(len, map(_OBSERVATIONS, infos))))}: sensors may not come or go while the player runs"
+                f"behavior {self.name!r} began with {count} sensors an agent; now its agents sent "
+                f"{sorted(set(map(len, sent)))}: sensors may not come or go while the player runs"
             )
+        observations = list(chain.from_iterable(sent))
         columns = []
         for index, sensor in enumerate(self._sensors):
             try:
@@ -170,9 +172,8 @@ class BehaviorDecoder:
 
     def _require_finite(self, column: Array, ids: Array, what: str) -> None:
         # A finite sum proves finite values at a quarter of the cost; only an infinite one needs the full look.
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(column.sum(dtype=np.float32)):
-                return
+        if math.isfinite(column.sum(dtype=np.float32)):
+            return
         bad = ~np.isfinite(column.reshape(len(column), -1)).all(axis=1)
         if bad.any():
             raise ProtocolError(

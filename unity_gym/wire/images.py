@@ -66,12 +66,13 @@ class ImageDecoder:
         if not any(compressed):
             return self._from_floats(list(map(_FLOATS, observations)))
         mapping = tuple(observations[0].compressed_channel_mapping)
-        images = np.empty((len(compressed), *self.shape), np.float32 if self._averages(mapping) else np.uint8)
+        images: Array = np.empty((len(compressed), *self.shape), np.float32 if self._averages(mapping) else np.uint8)
         for row, data in enumerate(compressed):  # each PNG is inflated on its own in any case
             images[row] = self._from_png(data, mapping)
         if self._dtype == np.uint8:
             return images if images.dtype == np.uint8 else np.rint(images).astype(np.uint8)
-        return images.astype(np.float32) / np.float32(255)
+        scaled: Array = images.astype(np.float32) / np.float32(255)
+        return scaled
 
     def _from_floats(self, data: list[bytes]) -> Array:
         channels, height, width = self.shape
