@@ -142,21 +142,19 @@ class UnityEnvironment:
             message = parse(self._connection.receive(self._timeout, check))
             if message.header.status == encode.STATUS_END:
                 raise ProtocolError("the player quit by itself: its application ended or left play mode")
-        except Exception as error:
-            raised = self._with_log(error)
-            self._shut(str(raised))
-            if raised is error:
-                raise
-            raise raised from error
+        except UnityGymError as error:
+            self._fail(error)
+            raise
         return message
 
-    def _with_log(self, error: Exception) -> Exception:
-        """The same error with the player's name and the end of its log, where it says neither."""
-        if not isinstance(error, PlayerTimeoutError | ProtocolError):
-            return error
-        if self._player is None:
-            return type(error)(f"{error}\nplayer: the Unity Editor on port {self._connection.port} (press Play)")
-        return type(error)(f"{error}\nplayer: {self.file_name}\nend of its log:\n{self._player.log_tail()}")
+    def _fail(self, error: UnityGymError) -> None:
+        """End the player; say in the error which it was and how its log ends, where the error does not."""
+        if isinstance(error, PlayerTimeoutError | ProtocolError):
+            who = f"the Unity Editor on port {self._connection.port}; it dials when you press Play"
+            if self._player is not None:
+                who = f"{self.file_name}\nend of its log:\n{self._player.log_tail()}"
+            error.args = (f"{error}\nplayer: {who}",)
+        self._shut(str(error))
 
     @property
     def package_version(self) -> str:
@@ -214,14 +212,13 @@ class UnityEnvironment:
         deadline = time.monotonic() + self._timeout
         while not self._specs:
             if time.monotonic() > deadline:
-                offered = f"it announces {sorted(self._announced)} but none has an agent" if self._announced else ""
-                raise self._fail(
-                    PlayerTimeoutError(
-                        f"the player offers no behavior with an agent within {self._timeout:g} s "
-                        f"({offered or 'it announces no behavior'}): the scene needs an active agent with Behavior "
-                        "Parameters and a Decision Requester"
-                    )
+                error = PlayerTimeoutError(
+                    f"the player offers no behavior with an agent within {self._timeout:g} s (it announces "
+                    f"{sorted(self._announced) or 'no behavior'}): the scene needs an active agent with Behavior "
+                    "Parameters and a Decision Requester"
                 )
+                self._fail(error)
+                raise error
             self._send(encode.step({}, self._side_channels.collect()))
             self._finish_exchange()
 
@@ -276,7 +273,8 @@ class UnityEnvironment:
                 raise ProtocolError(f"agents of behaviors {unknown} came before the player announced these behaviors")
             self._steps = {name: decoder.decode(agents.get(name, ())) for name, decoder in self._decoders.items()}
         except UnityGymError as error:
-            raise self._fail(error) from error
+            self._fail(error)
+            raise
 
     def _begin_behavior(self, name: str, parameters: Any, first: Any) -> None:
         actions = action_spec(parameters)
@@ -338,12 +336,6 @@ class UnityEnvironment:
         if self._player is not None:
             self._player.close(grace)
             self._player = None
-
-    def _fail(self, error: UnityGymError) -> Exception:
-        """End the player and return the error to raise."""
-        raised = self._with_log(error)
-        self._shut(str(raised))
-        return raised
 
     def _require_open(self) -> None:
         if self._closed_because is not None:
