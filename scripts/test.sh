@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# Sets everything up in .venv and runs the tests. Arguments go to pytest.
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" dev
+exec .venv/bin/python -m pytest "$@"
