@@ -163,7 +163,7 @@ class _Exchange:
         """Whether a call from this address is the player's, and not one of a second player."""
         with self._door:
             silent = time.monotonic() - self._answered_at > _REDIAL_SILENCE
-            if self._peer is not None and peer != self._peer and (self._held or not silent):
+            if self._held or (self._peer not in (None, peer) and not silent):
                 return False
             self._peer = peer
             self._held = True

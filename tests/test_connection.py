@@ -1,0 +1,233 @@
+"""The server end of the wire, with players that are gRPC clients in this and in other processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from rogue_player import dial
+
+from unity_gym.connection import PlayerConnection
+from unity_gym.errors import NotReadyError, PlayerError, PlayerTimeoutError
+
+ROGUE = Path(__file__).with_name("rogue_player.py")
+
+
+@pytest.fixture
+def connection() -> Iterator[PlayerConnection]:
+    connection = PlayerConnection()
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def rogue(connection: PlayerConnection) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Starts a player process that dials the connection."""
+    started = []
+
+    def start(fault: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(ROGUE), "--mlagents-port", str(connection.port), "--fault", fault]
+        started.append(subprocess.Popen(command))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_messages_and_replies_take_turns(connection: PlayerConnection) -> None:
+    exchange = dial(connection.port)
+    for number in range(20):
+        call = exchange.future(b"message %d" % number)
+        assert connection.receive(5) == b"message %d" % number
+        connection.send(b"reply %d" % number)
+        assert call.result(5) == b"reply %d" % number
+
+
+def test_messages_of_20_megabytes_and_empty_ones_pass_both_ways(connection: PlayerConnection) -> None:
+    exchange = dial(connection.port)
+    large = os.urandom(20_000_000)
+    for message, reply in ((large, b""), (b"", large)):
+        call = exchange.future(message)
+        assert connection.receive(20) == message
+        connection.send(reply)
+        assert call.result(20) == reply
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_every_loopback_address_reaches_it(connection: PlayerConnection, host: str) -> None:
+    if host == "[::1]":
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            pytest.skip("this machine has no IPv6 loopback")
+    channel = grpc.insecure_channel(f"{host}:{connection.port}")
+    call = channel.unary_unary("/communicator_objects.UnityToExternalProto/Exchange").future(b"hello")
+    assert connection.receive(5) == b"hello"
+    connection.send(b"reply")
+    assert call.result(5) == b"reply"
+    channel.close()
+
+
+def test_no_other_address_reaches_it(connection: PlayerConnection) -> None:
+    addresses = [
+        address.address
+        for interface in psutil.net_if_addrs().values()
+        for address in interface
+        if address.family == socket.AF_INET and not address.address.startswith("127.")
+    ]
+    if not addresses:
+        pytest.skip("this machine has the loopback interface only")
+    for address in addresses:
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((address, connection.port), timeout=1).close()
+
+
+def test_a_taken_port_is_an_error_with_the_port_and_a_remedy(connection: PlayerConnection) -> None:
+    with pytest.raises(PlayerError, match=rf"{connection.port} .* taken.*worker_id or base_port"):
+        PlayerConnection(connection.port)
+
+
+def test_a_port_is_free_again_after_close(connection: PlayerConnection) -> None:
+    connection.close()
+    PlayerConnection(connection.port).close()
+
+
+def test_a_player_that_sends_nothing_is_a_time_out(connection: PlayerConnection) -> None:
+    with pytest.raises(PlayerTimeoutError, match=rf"{connection.port} sent nothing for 0.2 s.*raise the time-out"):
+        connection.receive(0.2)
+    exchange = dial(connection.port)
+    call = exchange.future(b"late")
+    assert connection.receive(5) == b"late"
+    connection.send(b"welcome")
+    assert call.result(5) == b"welcome"
+
+
+def test_what_check_raises_ends_the_wait(connection: PlayerConnection) -> None:
+    def check() -> None:
+        raise PlayerError("the process is gone")
+
+    with pytest.raises(PlayerError, match="the process is gone"):
+        connection.receive(60, check)
+
+
+def test_a_player_that_is_killed_while_it_waits_is_noticed(
+    connection: PlayerConnection, rogue: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    process = rogue("none")
+    connection.receive(30)
+    process.kill()
+    process.wait()
+    time.sleep(0.3)  # the end of the connection has to arrive
+    connection.send(b"to nobody")
+    with pytest.raises(PlayerError, match="hung up"):
+        connection.receive(60)
+    with pytest.raises(PlayerError, match="hung up"):
+        connection.receive(60)
+
+
+def test_a_second_player_is_refused_and_does_not_disturb_the_first(
+    connection: PlayerConnection, rogue: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    exchange = dial(connection.port)
+    for held in (True, False):
+        call = exchange.future(b"first")
+        assert connection.receive(5) == b"first"
+        if not held:
+            connection.send(b"reply")
+            assert call.result(5) == b"reply"
+        assert rogue("none").wait(30) != 0
+        if held:
+            connection.send(b"reply")
+            assert call.result(5) == b"reply"
+    with pytest.raises(PlayerTimeoutError):
+        connection.receive(0.1)
+
+
+def test_a_refused_player_learns_why(connection: PlayerConnection) -> None:
+    call = dial(connection.port).future(b"first")
+    assert connection.receive(5) == b"first"
+    with pytest.raises(grpc.RpcError) as refusal:
+        dial(connection.port)(b"second", timeout=5)
+    assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "Another player is connected" in refusal.value.details()
+    assert not call.done()
+
+
+def test_a_player_may_dial_again_after_a_long_silence(
+    connection: PlayerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unity_gym.connection._REDIAL_SILENCE", 0.0)
+    for _ in range(2):
+        alone = [("grpc.use_local_subchannel_pool", 1)]  # a transport of its own
+        with grpc.insecure_channel(f"localhost:{connection.port}", options=alone) as channel:
+            call = channel.unary_unary("/communicator_objects.UnityToExternalProto/Exchange").future(b"message")
+            assert connection.receive(5) == b"message"
+            connection.send(b"reply")
+            assert call.result(5) == b"reply"
+
+
+@pytest.mark.parametrize("received", [True, False])
+def test_close_says_farewell_to_a_waiting_player(connection: PlayerConnection, received: bool) -> None:
+    call = dial(connection.port).future(b"hello")
+    if received:
+        connection.receive(5)
+    else:
+        time.sleep(0.3)  # the message has to arrive
+    connection.close(farewell=b"farewell")
+    assert call.result(5) == b"farewell"
+    connection.close(farewell=b"again")
+
+
+def test_close_without_farewell_ends_the_call_of_the_player(connection: PlayerConnection) -> None:
+    call = dial(connection.port).future(b"hello")
+    connection.receive(5)
+    connection.close()
+    with pytest.raises(grpc.RpcError) as ending:
+        call.result(5)
+    assert ending.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot stop a process")
+def test_close_does_not_wait_for_a_player_that_hangs(
+    connection: PlayerConnection, rogue: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    process = rogue("none")
+    connection.receive(30)
+    process.send_signal(signal.SIGSTOP)
+    closing = futures.ThreadPoolExecutor(1).submit(connection.close, b"farewell" * 10_000_000)
+    closing.result(10)
+
+
+def test_a_connection_that_nobody_holds_lets_its_player_go() -> None:
+    connection = PlayerConnection()
+    call = dial(connection.port).future(b"hello")
+    connection.receive(5)
+    del connection
+    with pytest.raises(grpc.RpcError):
+        call.result(5)
+
+
+def test_calls_in_the_wrong_order_are_refused(connection: PlayerConnection) -> None:
+    with pytest.raises(NotReadyError, match="receive"):
+        connection.send(b"")
+    call = dial(connection.port).future(b"hello")
+    connection.receive(5)
+    with pytest.raises(NotReadyError, match="send"):
+        connection.receive(5)
+    connection.send(b"reply")
+    assert call.result(5) == b"reply"
+    connection.close()
+    with pytest.raises(NotReadyError, match="closed"):
+        connection.receive(5)

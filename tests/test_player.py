@@ -1,0 +1,354 @@
+"""Launching, watching and ending player processes; each test sees that it leaves no process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from rogue_player import launcher
+
+from unity_gym.connection import PlayerConnection
+from unity_gym.errors import PlayerError, PlayerTimeoutError
+from unity_gym.player import Player
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the players of these tests are shell scripts")
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert [process.cmdline() for process in left] == []
+
+
+@pytest.fixture
+def connection() -> Iterator[PlayerConnection]:
+    connection = PlayerConnection()
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    """The path of a player that is these lines of shell."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "player.sh"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return write
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process ends within 10 s. An orphan may stay a zombie where nobody reaps it."""
+    for _ in range(100):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+# What it executes.
+
+
+def test_a_player_gets_its_arguments(script: Callable[[str], str], tmp_path: Path) -> None:
+    player = Player(
+        script('echo "$@"'), 5007, no_graphics=True, arguments=["--level", "two words"], log_folder=tmp_path
+    )
+    player.close()
+    expected = f"-nographics -batchmode -logFile {tmp_path}/Player-0.log --mlagents-port 5007 --level two words"
+    assert player.log_tail() == expected
+
+
+@pytest.mark.parametrize("suffix", ["", ".x86_64", ".x86"])
+@pytest.mark.skipif(sys.platform != "linux", reason="the suffixes of Linux builds")
+def test_a_linux_build_is_found_with_and_without_its_suffix(tmp_path: Path, suffix: str) -> None:
+    build = tmp_path / f"Game{suffix}"
+    build.write_text("#!/bin/sh\necho $0\n")
+    build.chmod(0o755)
+    (tmp_path / "Game_Data").mkdir()
+    for name in {"Game", build.name}:
+        player = Player(str(tmp_path / name), 5005)
+        player.close()
+        assert player.log_tail() == str(build)
+
+
+def test_the_executable_of_a_macos_bundle_is_found(tmp_path: Path) -> None:
+    executable = tmp_path / "Game.app/Contents/MacOS/Name of the product"
+    executable.parent.mkdir(parents=True)
+    executable.write_text("#!/bin/sh\necho $0\n")
+    executable.chmod(0o755)
+    player = Player(str(tmp_path / "Game.app"), 5005)
+    player.close()
+    assert player.log_tail() == str(executable)
+
+
+def test_an_unknown_path_is_an_error_that_tells_what_was_tried(tmp_path: Path) -> None:
+    with pytest.raises(PlayerError, match=r"no player .*/Game' \(tried: .*/Game.*Give the path of a Unity build"):
+        Player(str(tmp_path / "Game"), 5005)
+
+
+def test_a_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PlayerError, match=r"is a folder.*Give the path of the executable"):
+        Player(str(tmp_path), 5005)
+
+
+def test_a_file_that_may_not_be_executed_is_an_error_with_the_remedy(tmp_path: Path) -> None:
+    build = tmp_path / "Game.x86_64"
+    build.write_text("")
+    with pytest.raises(PlayerError, match=rf"not executable.*chmod \+x {build}"):
+        Player(str(build), 5005)
+
+
+def test_a_file_that_is_no_program_is_an_error(tmp_path: Path) -> None:
+    build = tmp_path / "Game"
+    build.write_bytes(b"\x7fELF but not really")
+    build.chmod(0o755)
+    with pytest.raises(PlayerError, match=r"could not be started.*/Game: Exec format error.*has to be built for"):
+        Player(str(build), 5005)
+
+
+def test_an_unwritable_log_folder_is_an_error(script: Callable[[str], str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PlayerError, match=r"log.*/file.*Choose another log_folder"):
+        Player(script("sleep 60"), 5005, log_folder=tmp_path / "file")
+
+
+# Its log.
+
+
+def test_the_log_holds_what_the_player_writes_anywhere(script: Callable[[str], str], tmp_path: Path) -> None:
+    player = Player(
+        script('echo to output; echo to error >&2; echo to log >> "$2"'), 5005, log_folder=tmp_path / "new", worker_id=3
+    )
+    player.close()
+    assert player.log_file == tmp_path / "new" / "Player-3.log"
+    assert player.log_file.read_text() == "to output\nto error\nto log\n"
+    assert player.log_tail(lines=1) == "to log"
+
+
+def test_a_log_without_a_folder_is_removed_on_close(script: Callable[[str], str]) -> None:
+    player = Player(script("echo hello; sleep 60"), 5005)
+    assert player.log_file.exists()
+    while not player.log_tail():
+        time.sleep(0.01)
+    player.close(grace=0)
+    assert not player.log_file.exists()
+    assert player.log_tail() == "hello"
+
+
+# Players that go wrong.
+
+
+def test_a_player_that_ends_at_its_start_is_reported_with_code_and_log(
+    connection: PlayerConnection, tmp_path: Path
+) -> None:
+    player = Player(launcher(tmp_path, "exit-at-start"), connection.port)
+    for _ in range(2):
+        with pytest.raises(PlayerError) as report:
+            connection.receive(30, player.check)
+        for part in (player.name, "exit code 3", "something is wrong with my start", "start it by hand"):
+            assert part in str(report.value)
+    assert not player.log_file.exists()
+
+
+def test_a_player_that_never_dials_is_a_time_out(connection: PlayerConnection, tmp_path: Path) -> None:
+    player = Player(launcher(tmp_path, "never-dial"), connection.port)
+    with pytest.raises(PlayerTimeoutError):
+        connection.receive(0.3, player.check)
+    assert player.name in player.report("sent nothing.", "Wait longer.")
+    player.close(grace=0)
+
+
+def test_a_player_that_is_killed_during_a_wait_is_noticed(connection: PlayerConnection, tmp_path: Path) -> None:
+    player = Player(launcher(tmp_path, "never-dial"), connection.port)
+    threading.Timer(0.3, os.kill, (player.pid, signal.SIGKILL)).start()
+    with pytest.raises(PlayerError, match="was killed by SIGKILL"):
+        connection.receive(30, player.check)
+
+
+def test_a_player_that_hangs_up_and_dies_is_reported_with_its_signal(
+    connection: PlayerConnection, tmp_path: Path
+) -> None:
+    player = Player(launcher(tmp_path, "die-in-handshake"), connection.port)
+    connection.receive(30, player.check)
+    connection.send(b"")
+    connection.receive(30, player.check)
+    assert has_ended(player.pid)
+    connection.send(b"")
+    with pytest.raises(PlayerError, match="was killed by SIGKILL"):
+        connection.receive(30, player.check)
+
+
+def test_a_player_that_plays_well_quits_by_itself(connection: PlayerConnection, tmp_path: Path) -> None:
+    player = Player(launcher(tmp_path), connection.port)
+    connection.receive(30, player.check)
+    player.check()
+    connection.close()
+    player.close(grace=10)
+    with pytest.raises(PlayerError, match="ended with exit code 1"):
+        player.check()
+
+
+def test_a_web_proxy_does_not_come_between(
+    connection: PlayerConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    player = Player(launcher(tmp_path), connection.port)
+    connection.receive(30, player.check)
+    player.close(grace=0)
+
+
+# Its end.
+
+
+def test_close_ends_a_player_that_does_not_want_to_and_what_it_started(
+    script: Callable[[str], str], tmp_path: Path
+) -> None:
+    player = Player(script(f"trap '' TERM\nsleep 60 &\necho $! > {tmp_path}/child\nwhile true; do sleep 1; done"), 5005)
+    child = tmp_path / "child"
+    while not (child.exists() and child.read_text().strip()):
+        time.sleep(0.01)
+    player.close(grace=0)
+    player.close()
+    assert has_ended(player.pid)
+    assert has_ended(int(child.read_text()))
+
+
+def test_a_player_that_nobody_holds_is_ended(script: Callable[[str], str]) -> None:
+    player = Player(script("exec sleep 60"), 5005)
+    pid = player.pid
+    del player
+    assert has_ended(pid)
+
+
+def test_a_player_lives_on_after_the_thread_that_launched_it(script: Callable[[str], str]) -> None:
+    players = []
+    path = script("exec sleep 60")
+    thread = threading.Thread(target=lambda: players.append(Player(path, 5005)))
+    thread.start()
+    thread.join()
+    time.sleep(0.2)
+    players[0].check()
+    players[0].close(grace=0)
+
+
+USER_SCRIPT = """
+import os, signal, sys, time
+from unity_gym.connection import PlayerConnection
+from unity_gym.player import Player
+connection = PlayerConnection()
+player = Player(sys.argv[1], connection.port)
+connection.receive(30, player.check)
+print(player.pid, flush=True)
+"""
+
+
+@pytest.fixture
+def user_script(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], int]]]:
+    """Starts, as a terminal would, a script that holds a player; returns its process and the player's process id."""
+    processes = []
+
+    def start(text: str) -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, "-c", USER_SCRIPT + textwrap.dedent(text), launcher(tmp_path)]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        processes.append(process)
+        assert process.stdout is not None
+        return process, int(process.stdout.readline())
+
+    yield start
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("raise RuntimeError('in the loop of the user')", 1),
+        ("sys.exit(7)", 7),
+        ("pass", 0),
+        ("player.close(0); connection.close()", 0),
+    ],
+)
+def test_the_end_of_a_script_ends_its_player_though_a_call_is_open(
+    user_script: Callable[[str], tuple[subprocess.Popen[str], int]], ending: str, code: int
+) -> None:
+    process, player = user_script(ending)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == code, errors
+    assert ("RuntimeError" in errors) == (code == 1)
+    assert has_ended(player)
+
+
+@pytest.mark.parametrize("forked", ["", "if os.fork() == 0: time.sleep(60)"], ids=["alone", "with a forked child"])
+def test_a_script_that_is_killed_takes_its_player_along(
+    user_script: Callable[[str], tuple[subprocess.Popen[str], int]], forked: str
+) -> None:
+    process, player = user_script(f"{forked}\nprint('ready', flush=True)\ntime.sleep(60)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    assert has_ended(player)
+
+
+def test_ctrl_c_in_the_terminal_interrupts_a_wait_and_spares_the_player(
+    user_script: Callable[[str], tuple[subprocess.Popen[str], int]],
+) -> None:
+    process, player = user_script(
+        """
+        try:
+            print('ready', flush=True)
+            PlayerConnection().receive(60)
+        except KeyboardInterrupt:
+            time.sleep(0.2)
+            player.check()
+            sys.exit(5)
+        """
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 5, errors
+    assert has_ended(player)
+
+
+def test_a_forked_child_does_not_end_the_player_of_its_parent(
+    user_script: Callable[[str], tuple[subprocess.Popen[str], int]],
+) -> None:
+    process, player = user_script(
+        """
+        child = os.fork()
+        if child == 0:
+            player.close(grace=0)
+            del player
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        player.check()
+        player.close(grace=0)
+        connection.close()
+        """
+    )
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert has_ended(player)
