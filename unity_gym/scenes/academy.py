@@ -1,0 +1,88 @@
+"""The order of one tick, as Unity's academy keeps it.
+
+A tick is one fixed update: the agents' own code, the academy's step (`step`), the controllers' code, then physics with
+its callbacks. Within the step: decision requests by the counter, the counters, sending, one exchange, acting. So an
+end in the acting of tick t, or in its physics, is sent in tick t + 1, and a reset that the client commands in the
+exchange of a tick is still followed by that tick's acting (with zero actions) and physics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unity_gym.scenes.communicator import Communicator
+from unity_gym.specs import Array
+
+if TYPE_CHECKING:
+    from unity_gym.scenes.agents import Agents
+    from unity_gym.scenes.scene import Scene
+
+
+class Academy:
+    """What all agents of a scene share. A scene that is built afresh gets a new one.
+
+    :param communicator: the connection with the client, which outlives scenes
+    :param seed: of `rng`, the one source of a scene's randomness
+    """
+
+    def __init__(self, communicator: Communicator, seed: int) -> None:
+        communicator.begin()
+        self.communicator = communicator
+        self.parameters = communicator.parameters
+        self.rng = np.random.default_rng(seed & 0xFFFFFFFF)
+        self.step_count = 0
+        self._agents: list[Agents] = []
+        self._ids = 0
+        self._groups = 0
+        self._has_begun = False
+
+    def new_ids(self, count: int) -> Array:
+        """The next agent ids, int64 (count)."""
+        self._ids += count
+        return np.arange(self._ids - count, self._ids)
+
+    def new_group(self) -> int:
+        """The next group id; 0 stands for no group."""
+        self._groups += 1
+        return self._groups
+
+    def add_agents(self, agents: Agents) -> None:
+        """Take a kind of agents into the academy's steps, after those that are there."""
+        self._agents.append(agents)
+        for behavior in agents.behaviors:
+            self.communicator.subscribe(behavior, agents.actions)
+
+    def tick(self, scene: Scene) -> None:
+        """Advance the scene by one fixed update.
+
+        :raises Quit: the client wants no more
+        :raises Reseeded: the client wants the scene afresh; the rest of this tick is dropped
+        """
+        scene.before_step()
+        self._step(scene)
+        scene.after_step()
+        scene.simulate()
+
+    def _step(self, scene: Scene) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._reset(scene)
+        for agents in self._agents:
+            agents.request_periodic_decisions(self.step_count)
+        self.step_count += 1
+        for agents in self._agents:
+            agents.step_count += 1
+        for agents in self._agents:
+            agents.send_requests()
+        if self.communicator.decide():
+            self._reset(scene)
+        for agents in self._agents:
+            agents.act_and_count()
+
+    def _reset(self, scene: Scene) -> None:
+        self.step_count = 0
+        scene.reset_environment()
+        for agents in self._agents:
+            agents.reset()

@@ -1,0 +1,55 @@
+"""Basic: an agent on a line of 21 positions. Going right seven times pays 1, going left three times 0.1."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unity_gym.scenes.academy import Academy
+from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.scene import Scene
+from unity_gym.scenes.sensors import VectorSensor
+from unity_gym.specs import ActionSpec, Array
+
+_START, _SMALL_GOAL, _LARGE_GOAL, _LAST = 10, 7, 17, 20
+_MOVES = np.array([0, -1, 1])  # stay, left, right
+
+
+class Basic(Scene):
+    """Each step costs 0.01. There is no limit of steps.
+
+    Unity loads the scene anew after an episode, so every episode's agent has a new id, and a reset that the client
+    commands leaves an agent where it is.
+    """
+
+    default_areas = 1
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.position = np.full(areas, _START)
+        self.agents = Agents(
+            academy,
+            areas,
+            "Basic",
+            [VectorSensor("Basic", _LAST, self._observe)],
+            ActionSpec(0, (3,)),
+            act=self._act,
+            begin_episode=lambda _: None,
+        )
+
+    def before_step(self) -> None:
+        self.agents.request_decision(self.agents.rows)
+
+    def _observe(self, rows: Array) -> Array:
+        return np.asarray(self.position[rows, np.newaxis] == np.arange(_LAST))
+
+    def _act(self, rows: Array) -> None:
+        self.position[rows] = np.clip(self.position[rows] + _MOVES[self.agents.discrete[rows, 0]], 0, _LAST)
+        self.agents.reward[rows] -= 0.01
+        for goal, reward in ((_SMALL_GOAL, 0.1), (_LARGE_GOAL, 1.0)):
+            arrived = rows[self.position[rows] == goal]
+            if len(arrived):
+                self.agents.reward[arrived] += reward
+                self.agents.end_episode(arrived)
+                self.agents.disable(arrived)
+                self.position[arrived] = _START
+                self.agents.enable(arrived)

@@ -1,0 +1,221 @@
+"""The player's connection with the client: handshake, exchanges, side channels."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from unity_gym.errors import PlayerError, ProtocolError
+from unity_gym.scenes import messages
+from unity_gym.scenes.parameters import EnvironmentParameters
+from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
+from unity_gym.specs import ActionSpec, Array
+from unity_gym.wire.encode import STATUS_OK
+from unity_gym.wire.messages import QUIT, RESET, UnityMessage
+
+if TYPE_CHECKING:
+    from unity_gym.scenes.agents import Agents
+
+METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+]
+_DIAL_PATIENCE = 30.0  # seconds that the player waits for a client that does not listen yet
+
+ENGINE_CONFIGURATION = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
+ENVIRONMENT_PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
+FLOAT_PROPERTIES = uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
+STATISTICS = uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
+TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
+RESEEDING = uuid.UUID("6ea2cbf4-1b1a-4d0e-9c55-0d5b6e2f7a10")
+"""Our own channel. The client sends an int32 seed; the player builds its scene afresh with it, as if launched with that
+seed, and sends the number back in its next message. Parameters stay; behaviors are not announced again."""
+
+_FRAME = struct.Struct("<16si")  # the UUID's little-endian fields, the payload's length
+_log = logging.getLogger(__name__)
+
+
+class Quit(Exception):  # noqa: N818
+    """The client has ended the connection or asked the player to quit."""
+
+
+class Reseeded(Exception):  # noqa: N818
+    """The client has sent a new seed: the scene has to be built afresh."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.seed = seed
+
+
+class Communicator:
+    """Collects what the agents send in a step and exchanges it for their actions.
+
+    :param port: where the client listens on this machine
+    """
+
+    def __init__(self, port: int) -> None:
+        self.parameters = EnvironmentParameters()
+        self._port = port
+        self._channel = grpc.insecure_channel(f"localhost:{port}", _OPTIONS)
+        self._call: Callable[..., bytes] = self._channel.unary_unary(METHOD)
+        self._announced: set[str] = set()
+        self._outgoing = bytearray()
+        self._new_seed: int | None = None
+        self._unknown: set[uuid.UUID] = set()
+        self._readers: dict[uuid.UUID, Callable[[IncomingMessage], None]] = {
+            ENVIRONMENT_PARAMETERS: self.parameters.on_message_received,
+            RESEEDING: self._reseed,
+        }
+        # The speed, resolution and frame rate mean nothing to a player that draws nothing and never waits, and no
+        # scene listens to the others.
+        for channel in (ENGINE_CONFIGURATION, FLOAT_PROPERTIES, TRAINING_ANALYTICS):
+            self._readers[channel] = lambda _: None
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the agents of the scene before, for one that is built afresh."""
+        self.parameters.restart()
+        self._actions: dict[str, ActionSpec] = {}
+        self._infos: dict[str, list[bytes]] = {}
+        self._waiting: dict[str, list[tuple[Agents, Array]]] = {}
+        self._pending = False
+
+    def connect(self) -> tuple[int, int]:
+        """Go through the handshake, up to the client's first command.
+
+        :return: the seed and the number of areas that the client asks for
+        :raises PlayerError: nobody listens on the port
+        :raises Quit: the client hung up
+        """
+        try:
+            reply = self._call(messages.initialization(), wait_for_ready=True, timeout=_DIAL_PATIENCE)
+        except grpc.RpcError as error:
+            raise PlayerError(
+                f"no ML-Agents client answered on port {self._port} for {_DIAL_PATIENCE:g} s "
+                f"({error.code().name}); start one that listens there, or name its port with --mlagents-port"
+            ) from error
+        first = UnityMessage.FromString(reply).unity_input.rl_initialization_input
+        self._handle(self._exchange(messages.empty()))  # its command has no listener yet: the scene begins anyway
+        seed, self._new_seed = first.seed if self._new_seed is None else self._new_seed, None
+        return seed, first.num_areas
+
+    def subscribe(self, behavior: str, actions: ActionSpec) -> None:
+        """Name a behavior in every message from now on."""
+        self._actions[behavior] = actions
+        self._infos.setdefault(behavior, [])
+
+    def put(self, behavior: str, infos: bytes, agents: Agents, asking: Array | None) -> None:
+        """Queue an encoded `ListAgentInfo`; `asking` are the rows that wait for actions, None if they ended."""
+        self._infos[behavior].append(infos)
+        self._pending = True
+        if asking is not None:
+            self._waiting.setdefault(behavior, []).append((agents, asking))
+
+    def add_statistic(self, name: str, value: float, aggregation: int = 0) -> None:
+        """Send a number for the client's statistics with the next message.
+
+        :param aggregation: 0 average, 1 most recent, 2 sum, 3 histogram
+        """
+        message = OutgoingMessage()
+        message.write_string(name)
+        message.write_float32(value)
+        message.write_int32(aggregation)
+        self._send(STATISTICS, bytes(message.buffer))
+
+    def decide(self) -> bool:
+        """If anything was queued, exchange it and hand the actions to the agents that asked.
+
+        :return: whether the client commands a reset
+        :raises Quit: the player has to quit
+        :raises Reseeded: the scene has to be built afresh
+        """
+        if not self._pending:
+            return False
+        infos = {behavior: b"".join(parts) for behavior, parts in self._infos.items()}
+        new = {name: self._actions[name] for name, sent in infos.items() if sent and name not in self._announced}
+        self._announced.update(new)
+        message = messages.output(infos, new, bytes(self._outgoing))
+        waiting, self._waiting = self._waiting, {}
+        for parts in self._infos.values():
+            parts.clear()
+        self._outgoing.clear()
+        self._pending = False
+
+        rl_input = self._handle(self._exchange(message))
+        if self._new_seed is not None:
+            seed, self._new_seed = self._new_seed, None
+            raise Reseeded(seed)
+        if rl_input.command == RESET:
+            return True
+        for behavior, asking in waiting.items():
+            self._act(asking, rl_input.agent_actions.get(behavior, b""), self._actions[behavior])
+        return False
+
+    @staticmethod
+    def _act(asking: Sequence[tuple[Agents, Array]], encoded: bytes, spec: ActionSpec) -> None:
+        count = sum(len(rows) for _, rows in asking)
+        continuous, discrete = messages.decode_actions(encoded, count, spec)
+        start = 0
+        for agents, rows in asking:
+            end = start + len(rows)
+            agents.continuous[rows] = continuous[start:end]
+            agents.discrete[rows] = discrete[start:end]
+            start = end
+
+    def _exchange(self, message: bytes) -> bytes:
+        try:
+            return self._call(message)
+        except grpc.RpcError as error:
+            raise Quit(f"the client hung up ({error.code().name})") from error
+
+    def _handle(self, reply: bytes) -> Any:
+        """Take in the side-channel messages of a reply and return its `RLInput`."""
+        message = UnityMessage.FromString(reply)
+        if message.header.status != STATUS_OK:
+            raise Quit("the client has ended the connection")
+        rl_input = message.unity_input.rl_input
+        if rl_input.side_channel:
+            self._read_frames(rl_input.side_channel)
+        if rl_input.command == QUIT:
+            raise Quit("the client has sent the command to quit")
+        return rl_input
+
+    def _read_frames(self, data: bytes) -> None:
+        """Hand each message to its channel. One that cannot be read is logged and skipped, as Unity does."""
+        offset = 0
+        while offset < len(data):
+            if len(data) - offset < _FRAME.size:
+                _log.error("side-channel data end in %d bytes, less than a frame's header", len(data) - offset)
+                return
+            identifier, length = _FRAME.unpack_from(data, offset)
+            channel = uuid.UUID(bytes_le=identifier)
+            offset += _FRAME.size
+            if not 0 <= length <= len(data) - offset:
+                left = len(data) - offset
+                _log.error("a frame of side channel %s announces %d bytes; %d are there", channel, length, left)
+                return
+            reader = self._readers.get(channel)
+            if reader is not None:
+                try:
+                    reader(IncomingMessage(data[offset : offset + length]))
+                except ProtocolError as error:
+                    _log.error("side channel %s: %s; the message is skipped", channel, error)
+            elif channel not in self._unknown:
+                self._unknown.add(channel)
+                _log.warning("no scene listens to side channel %s; its messages are skipped", channel)
+            offset += length
+
+    def _send(self, channel: uuid.UUID, payload: bytes) -> None:
+        self._outgoing += _FRAME.pack(channel.bytes_le, len(payload)) + payload
+
+    def _reseed(self, message: IncomingMessage) -> None:
+        self._new_seed = message.read_int32()
+        self._send(RESEEDING, message.get_raw_bytes())

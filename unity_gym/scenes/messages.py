@@ -1,0 +1,231 @@
+"""The player's side of the wire: columns of agents → the bytes of its messages, and bytes of actions → columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+
+import numpy as np
+
+from unity_gym.scenes.sensors.sensor import Sensor
+from unity_gym.specs import ActionSpec, Array
+from unity_gym.wire.encode import COMMUNICATION_VERSION, STATUS_OK, length_delimited, varint
+from unity_gym.wire.messages import BrainParameters, ListAgentAction, UnityMessage
+
+PACKAGE_VERSION = "3.0.0"  # of Unity's package, whose messages these are
+
+_VARINT, _FLOAT = 0, 5  # wire types
+_ID_BYTES = 5  # an int32 as a padded varint, so that all records are equally long; every parser reads it
+_ID_SHIFTS = 7 * np.arange(_ID_BYTES)
+_ID_CONTINUES = np.array([0x80] * (_ID_BYTES - 1) + [0], np.uint8)
+
+_CONTINUOUS, _DISCRETE = attrgetter("continuous_actions"), attrgetter("discrete_actions")
+
+
+def _key(field: int, wire_type: int) -> bytes:
+    return varint(field << 3 | wire_type)
+
+
+def _delimited(field: int, content: bytes) -> bytes:
+    return length_delimited(field, len(content)) + content
+
+
+class AgentInfoEncoder:
+    """Encodes the agents of one kind as `ListAgentInfo`.
+
+    Every record carries all fields at fixed places, so that the list is one array filled by columns. Encoded images
+    differ in length: with them the array's rows are cut where an image belongs and joined around it.
+
+    :param sensors: in the order of the wire
+    :param mask_width: choices over all branches; 0 sends no mask
+    :param capacity: the most agents in one list
+    """
+
+    def __init__(self, sensors: Sequence[Sensor], mask_width: int, capacity: int) -> None:
+        self._images: list[tuple[int, int, bytes]] = []  # offset in the row, index of the sensor, bytes before the data
+        row = bytearray()
+        columns: list[tuple[str, int, object]] = []
+
+        def append(name: str, prefix: bytes, width: int, form: object) -> None:
+            row.extend(prefix)
+            columns.append((name, len(row), form))
+            row.extend(bytes(width))
+
+        for index, sensor in enumerate(sensors):
+            head = _observation_head(sensor)
+            if sensor.compressed:
+                self._images.append((len(row), index, head))
+            else:
+                numbers = 4 * int(np.prod(sensor.shape))
+                packed = length_delimited(1, numbers)
+                head += length_delimited(4, len(packed) + numbers) + packed
+                row += length_delimited(13, len(head) + numbers)
+                append(str(index), head, numbers, ("<f4", sensor.shape))
+        append("reward", _key(7, _FLOAT), 4, "<f4")
+        append("done", _key(8, _VARINT), 1, "?")
+        append("interrupted", _key(9, _VARINT), 1, "?")
+        append("id", _key(10, _VARINT), _ID_BYTES, ("u1", _ID_BYTES))
+        if mask_width:
+            append("mask", length_delimited(11, mask_width), mask_width, ("?", mask_width))
+        append("group_id", _key(14, _VARINT), _ID_BYTES, ("u1", _ID_BYTES))
+        append("group_reward", _key(15, _FLOAT), 4, "<f4")
+
+        if not self._images:
+            header = length_delimited(1, len(row))
+            columns = [(name, offset + len(header), form) for name, offset, form in columns]
+            row[:0] = header
+        names, offsets, forms = zip(*columns, strict=True)
+        layout = np.dtype({"names": names, "offsets": offsets, "formats": forms, "itemsize": len(row)})
+        self._rows = np.repeat(np.frombuffer(bytes(row), np.uint8)[np.newaxis], capacity, axis=0)
+        records = self._rows.view(layout)[:, 0]
+        self._columns: dict[str, Array] = {name: records[name] for name in names}
+        self._vectors = [(i, self._columns[str(i)]) for i, sensor in enumerate(sensors) if not sensor.compressed]
+
+    def encode(
+        self,
+        ids: Array,
+        group_ids: Array,
+        rewards: Array,
+        group_rewards: Array,
+        done: bool,
+        interrupted: bool,
+        mask: Array | None,
+        observations: Sequence[Array | list[bytes]],
+    ) -> bytes:
+        """The encoded `ListAgentInfo` of k agents.
+
+        :param ids: int (k); also `group_ids`
+        :param rewards: float (k); also `group_rewards`
+        :param mask: bool (k, mask_width), True = forbidden; None where the width is 0
+        :param observations: per sensor float (k, *shape) or k encoded images
+        """
+        k = len(ids)
+        columns = self._columns
+        columns["reward"][:k] = rewards
+        columns["done"][:k] = done
+        columns["interrupted"][:k] = interrupted
+        columns["id"][:k] = _padded_varints(ids)
+        if mask is not None:
+            columns["mask"][:k] = mask
+        columns["group_id"][:k] = _padded_varints(group_ids)
+        columns["group_reward"][:k] = group_rewards
+        for index, column in self._vectors:
+            column[:k] = observations[index]
+        encoded = self._rows[:k].tobytes()
+        return self._with_images(encoded, k, observations) if self._images else encoded
+
+    def _with_images(self, encoded: bytes, k: int, observations: Sequence[Array | list[bytes]]) -> bytes:
+        width = self._rows.shape[1]
+        infos = []
+        for agent in range(k):
+            info, position = bytearray(), agent * width
+            for offset, index, head in self._images:
+                end = agent * width + offset
+                info += encoded[position:end] + _delimited(13, head + _delimited(3, bytes(observations[index][agent])))
+                position = end
+            infos.append(_delimited(1, bytes(info + encoded[position : (agent + 1) * width])))
+        return b"".join(infos)
+
+
+def _observation_head(sensor: Sensor) -> bytes:
+    """All fields of an `Observation` but its data."""
+    return (
+        _delimited(1, b"".join(map(varint, sensor.shape)))
+        + (_key(2, _VARINT) + varint(int(sensor.compressed)))
+        + _delimited(6, b"".join(map(varint, sensor.properties)))
+        + (_key(7, _VARINT) + varint(sensor.kind.value))
+        + _delimited(8, sensor.name.encode())
+    )
+
+
+def _padded_varints(numbers: Array) -> Array:
+    """Non-negative int32 (k) as uint8 (k, 5)."""
+    groups: Array = (numbers[:, np.newaxis] >> _ID_SHIFTS & 0x7F).astype(np.uint8)
+    groups |= _ID_CONTINUES
+    return groups
+
+
+def initialization() -> bytes:
+    """The player's first message."""
+    message = UnityMessage()
+    message.header.status = STATUS_OK
+    first = message.unity_output.rl_initialization_output
+    first.name = "AcademySingleton"
+    first.communication_version, first.package_version = COMMUNICATION_VERSION, PACKAGE_VERSION
+    for capability in first.capabilities.DESCRIPTOR.fields:
+        setattr(first.capabilities, capability.name, True)
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+_HEADER = _delimited(1, _key(1, _VARINT) + varint(STATUS_OK))
+
+
+def empty() -> bytes:
+    """A message that only says that the player is there."""
+    return _HEADER
+
+
+def output(infos: Mapping[str, bytes], announced: Mapping[str, ActionSpec], side_channel: bytes) -> bytes:
+    """The message of a step.
+
+    :param infos: the encoded `ListAgentInfo` of every behavior, also of those with nothing to say
+    :param announced: the behaviors whose action specification is sent along
+    :param side_channel: framed messages
+    """
+    rl_output = b"".join(
+        _delimited(2, _delimited(1, behavior.encode()) + _delimited(2, encoded)) for behavior, encoded in infos.items()
+    )
+    if side_channel:
+        rl_output += _delimited(3, side_channel)
+    content = _delimited(1, rl_output)
+    if announced:
+        content += _delimited(2, b"".join(_delimited(5, _parameters(*item)) for item in announced.items()))
+    return _HEADER + _delimited(2, content)
+
+
+def _parameters(behavior: str, actions: ActionSpec) -> bytes:
+    parameters = BrainParameters(brain_name=behavior, is_training=True)
+    parameters.action_spec.num_continuous_actions = actions.continuous_size
+    parameters.action_spec.num_discrete_actions = actions.discrete_size
+    parameters.action_spec.discrete_branch_sizes.extend(actions.discrete_branches)
+    encoded: bytes = parameters.SerializeToString()
+    return encoded
+
+
+def decode_actions(encoded: bytes, count: int, spec: ActionSpec) -> tuple[Array, Array]:
+    """The actions of a `ListAgentAction` for `count` agents; what the client left out is zero.
+
+    :return: float32 (count, continuous size), int64 (count, branches)
+    """
+    actions = ListAgentAction.FromString(encoded).value[:count]
+    continuous = _table(list(map(_CONTINUOUS, actions)), _floats, count, spec.continuous_size)
+    discrete = _table(list(map(_DISCRETE, actions)), _varints, count, spec.discrete_size)
+    return continuous, discrete
+
+
+def _table(parts: Sequence[bytes], read: Callable[[bytes], Array], count: int, width: int) -> Array:
+    numbers = read(b"".join(parts))
+    if len(numbers) == count * width:
+        return numbers.reshape(count, width)
+    table = np.zeros((count, width), numbers.dtype)
+    for row, part in zip(table, parts, strict=False):
+        numbers = read(part)[:width]
+        row[: len(numbers)] = numbers
+    return table
+
+
+def _floats(packed: bytes) -> Array:
+    return np.frombuffer(packed, "<f4")
+
+
+def _varints(packed: bytes) -> Array:
+    """Packed int32 varints as int64 (n)."""
+    encoded = np.frombuffer(packed, np.uint8)
+    last = encoded < 0x80
+    if last.all():
+        return encoded.astype(np.int64)
+    starts = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1])
+    lengths = np.diff(np.append(starts, len(encoded)))
+    shifts = 7 * (np.arange(len(encoded)) - np.repeat(starts, lengths))
+    return np.add.reduceat((encoded & 0x7F).astype(np.int64) << shifts, starts)

@@ -1,0 +1,98 @@
+"""The environment parameters that the client sends: numbers, or samplers that draw at each read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from unity_gym.errors import ProtocolError
+from unity_gym.side_channels.messages import IncomingMessage
+from unity_gym.specs import Array
+
+_VALUE, _SAMPLER = 0, 1
+_UNIFORM, _GAUSSIAN, _MULTI_RANGE_UNIFORM = 0, 1, 2
+
+
+class Sampler:
+    """A distribution with a random stream of its own.
+
+    :param seed: int32
+    :param kind: 0 uniform (minimum, maximum), 1 Gaussian (mean, standard deviation), 2 uniform over several ranges
+        (minimum and maximum of each in turn; a range is chosen in proportion to its length)
+    :raises ProtocolError: an unknown kind, or ranges that are no pairs
+    """
+
+    def __init__(self, seed: int, kind: int, numbers: Sequence[float]) -> None:
+        if kind not in (_UNIFORM, _GAUSSIAN, _MULTI_RANGE_UNIFORM) or not numbers or len(numbers) % 2:
+            raise ProtocolError(f"a sampler of kind {kind} with {len(numbers)} numbers; kinds 0 to 2 take pairs")
+        self._seed, self._kind, self._numbers = seed, kind, numbers
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin the random stream again."""
+        self._rng = np.random.default_rng(self._seed & 0xFFFFFFFF)
+
+    def draw(self, count: int) -> Array:
+        """float64 (count)."""
+        if self._kind == _GAUSSIAN:
+            return self._rng.normal(self._numbers[0], self._numbers[1], count)
+        low, high = np.reshape(self._numbers, (-1, 2)).T
+        share = high - low if (high > low).any() else np.ones_like(low)
+        chosen = self._rng.choice(len(low), count, p=share / share.sum())
+        numbers: Array = self._rng.uniform(low[chosen], high[chosen])
+        return numbers
+
+
+class EnvironmentParameters:
+    """What scenes read as they build themselves and begin episodes. A sampler draws anew at each read."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, float | Sampler] = {}
+        self._watchers: dict[str, Callable[[float], None]] = {}
+
+    def get(self, name: str, default: float) -> float:
+        """The value of a parameter."""
+        known = self._known.get(name, default)
+        return float(known.draw(1)[0]) if isinstance(known, Sampler) else known
+
+    def column(self, name: str, default: float, count: int) -> Array:
+        """float64 (count): the value that each of `count` agents reads."""
+        known = self._known.get(name, default)
+        return known.draw(count) if isinstance(known, Sampler) else np.full(count, known)
+
+    def watch(self, name: str, changed: Callable[[float], None]) -> None:
+        """Call `changed` with the number that is known, if one is, and with each that arrives; not with samplers."""
+        self._watchers[name] = changed
+        known = self._known.get(name)
+        if isinstance(known, float):
+            changed(known)
+
+    def restart(self) -> None:
+        """Begin the samplers' random streams again and forget who watches, for a scene that is built afresh."""
+        self._watchers.clear()
+        for known in self._known.values():
+            if isinstance(known, Sampler):
+                known.restart()
+
+    def on_message_received(self, message: IncomingMessage) -> None:
+        """Store what one message of the environment parameters channel sets.
+
+        :raises ProtocolError: it is cut off or of an unknown kind
+        """
+        name, kind = message.read_string(), message.read_int32()
+        if kind == _VALUE:
+            value = message.read_float32()
+            self._known[name] = value
+            if name in self._watchers:
+                self._watchers[name](value)
+        elif kind == _SAMPLER:
+            seed, sampler = message.read_int32(), message.read_int32()
+            numbers = (
+                message.read_float32_list()
+                if sampler == _MULTI_RANGE_UNIFORM
+                else [message.read_float32(), message.read_float32()]
+            )
+            self._known[name] = Sampler(seed, sampler, numbers)
+        else:
+            raise ProtocolError(f"parameter {name!r} is of kind {kind}; the kinds are 0 (a number) and 1 (a sampler)")

@@ -1,0 +1,130 @@
+"""The kinds of sensors that a scene puts together."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from unity_gym.scenes.sensors.png import encode_image
+from unity_gym.specs import Array, DimensionProperty, ObservationType
+
+
+class Sensor(ABC):
+    """One sensor of all agents of a kind.
+
+    :param name: as Unity sends it; the observations of an agent are sorted by it
+    :param shape: of one agent's observation
+    :param properties: one per dimension
+    :param kind: an ordinary observation or a goal
+    :param compressed: observations are encoded images instead of numbers
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: Sequence[int],
+        properties: Sequence[DimensionProperty],
+        kind: ObservationType,
+        compressed: bool = False,
+    ) -> None:
+        self.name = name
+        self.shape = tuple(shape)
+        self.properties = tuple(properties)
+        self.kind = kind
+        self.compressed = compressed
+
+    @abstractmethod
+    def observe(self, rows: Array) -> Array | list[bytes]:
+        """The observations that `rows` (agent indices, int, k) send now: float32 (k, *shape), or k encoded images.
+
+        It is called exactly when the agents send a decision request or a done notification.
+        """
+
+    def reset(self, rows: Array) -> None:  # noqa: B027
+        """Forget the past of `rows`; called after each done notification has been written."""
+
+
+class VectorSensor(Sensor):
+    """Numbers of a fixed shape, mostly one row.
+
+    :param read: agent indices (k) → float (k, *shape), of the present state
+    :param properties: by default none for each dimension
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: int | Sequence[int],
+        read: Callable[[Array], Array],
+        *,
+        properties: Sequence[DimensionProperty] | None = None,
+        kind: ObservationType = ObservationType.DEFAULT,
+    ) -> None:
+        shape = (shape,) if isinstance(shape, int) else shape
+        super().__init__(name, shape, properties or [DimensionProperty.NONE] * len(shape), kind)
+        self._read = read
+
+    def observe(self, rows: Array) -> Array:
+        return self._read(rows)
+
+
+class StackingSensor(Sensor):
+    """The last observations of a one-dimensional sensor side by side, the oldest first, zeros before the first.
+
+    The stack advances with each observation that is sent and is cleared after each done notification; a reset that the
+    client commands does not clear it.
+
+    :param inner: the sensor whose observations are stacked
+    :param stacks: how many are kept, the newest included
+    :param agents: the number of agents
+    """
+
+    def __init__(self, inner: VectorSensor, stacks: int, agents: int) -> None:
+        (size,) = inner.shape
+        super().__init__(f"StackingSensor_size{stacks}_{inner.name}", (stacks * size,), inner.properties, inner.kind)
+        self._inner = inner
+        self._size = size
+        self._stack = np.zeros((agents, stacks * size), np.float32)
+
+    def observe(self, rows: Array) -> Array:
+        stack = np.empty((len(rows), self._stack.shape[1]), np.float32)
+        stack[:, : -self._size] = self._stack[rows, self._size :]
+        stack[:, -self._size :] = self._inner.observe(rows)
+        self._stack[rows] = stack
+        return stack
+
+    def reset(self, rows: Array) -> None:
+        self._stack[rows] = 0
+        self._inner.reset(rows)
+
+
+class ImageSensor(Sensor):
+    """Images, sent as PNG: one PNG for each three channels, the last filled up with black.
+
+    :param read: agent indices (k) → uint8 (k, channels, height, width), row 0 at the top
+    """
+
+    def __init__(self, name: str, shape: tuple[int, int, int], read: Callable[[Array], Array]) -> None:
+        plane = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE
+        super().__init__(name, shape, (DimensionProperty.NONE, plane, plane), ObservationType.DEFAULT, compressed=True)
+        self._read = read
+
+    def observe(self, rows: Array) -> list[bytes]:
+        return [encode_image(image) for image in self._read(rows)]
+
+
+AnySensor = TypeVar("AnySensor", bound=Sensor)
+
+
+def wire_order(sensors: Iterable[AnySensor]) -> list[AnySensor]:
+    """The sensors by name, as the invariant culture of .NET compares: signs, digits, letters; case decides last."""
+
+    def key(sensor: Sensor) -> tuple[str, str]:
+        # Signs are moved in front of the digits; swapping the case puts lower before upper.
+        return re.sub(r"[^\w\s]|_", "\x20", sensor.name).casefold(), sensor.name.swapcase()
+
+    return sorted(sensors, key=key)

@@ -1,0 +1,157 @@
+"""3DBall: a cube tilts about two axes to keep a ball from rolling off its top.
+
+The platform has no body: its tilt is set, so it gives the ball no surface velocity and carries no impulse. That makes
+the ball's mass cancel out of its motion; the parameter `mass` therefore has nothing to act on here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unity_gym.scenes.academy import Academy
+from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.scene import Scene
+from unity_gym.scenes.sensors import Sensor, VectorSensor
+from unity_gym.specs import ActionSpec, Array
+
+_TICK = 0.02  # seconds
+_DEGREES_PER_TICK = 2.0
+_TILT_LIMIT = 0.25  # of the quaternion's components, about 29 degrees
+_HALF_PLATFORM = 2.5  # m; a cube of 5 m
+_RADIUS = 0.5  # m, times the parameter `scale`
+_FRICTION = 0.6
+_SPHERE_INERTIA = 0.4  # of m r²
+_ANGULAR_DRAG = 0.01  # 1/s
+_CONTACT_OFFSET = 0.02  # m; surfaces that are nearer get a contact (0.01 m for each)
+_DEPENETRATION = 10 * _TICK  # m a tick
+
+# A rotation matrix (9 entries, row by row) is linear in the products q_i q_j of its unit quaternion q = (w, x, y, z).
+_ROTATION = np.zeros((9, 4, 4))
+for _entry, _terms in enumerate(
+    (
+        (("ww", 1), ("xx", 1), ("yy", -1), ("zz", -1)),
+        (("xy", 2), ("wz", -2)),
+        (("xz", 2), ("wy", 2)),
+        (("xy", 2), ("wz", 2)),
+        (("ww", 1), ("yy", 1), ("xx", -1), ("zz", -1)),
+        (("yz", 2), ("wx", -2)),
+        (("xz", 2), ("wy", -2)),
+        (("yz", 2), ("wx", 2)),
+        (("ww", 1), ("zz", 1), ("xx", -1), ("yy", -1)),
+    )
+):
+    for _pair, _factor in _terms:
+        _ROTATION[_entry, "wxyz".index(_pair[0]), "wxyz".index(_pair[1])] = _factor
+_ROTATION = _ROTATION.reshape(9, 16)
+
+# q · (cos h, sin h on one axis) = cos h · q + sin h · (q, permuted, with these signs)
+_ABOUT_X = np.array([1, 0, 3, 2]), np.array([[-1.0], [1.0], [1.0], [-1.0]])
+_ABOUT_Z = np.array([3, 2, 1, 0]), np.array([[-1.0], [1.0], [-1.0], [1.0]])
+
+
+def _turn(rotation: Array, axis: tuple[Array, Array], degrees: Array) -> Array:
+    """The quaternions (4, n) turned about one of their local axes."""
+    half = np.radians(degrees / 2)
+    permutation, signs = axis
+    turned: Array = np.cos(half) * rotation + np.sin(half) * signs * rotation[permutation]
+    return turned
+
+
+class ThreeDBall(Scene):
+    """Twelve platforms with a ball each. State, one column an area: `rotation` of the platform (quaternion w, x, y, z),
+    `offset` of the ball from the platform's centre (m), its `velocity` (m/s) and `spin` (rad/s), all world axes.
+
+    Each tick pays 0.1 if the ball is there and -1 if it is lost; as Unity's script it *sets* the reward, so a decision
+    of five ticks pays 0.1, too.
+    """
+
+    default_areas = 12
+    behavior = "3DBall"
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.rotation = np.zeros((4, areas))
+        self.rotation[0] = 1
+        self.offset = np.zeros((3, areas))
+        self.velocity = np.zeros((3, areas))
+        self.spin = np.zeros((3, areas))
+        self.radius = _RADIUS * academy.parameters.column("scale", 1, areas)
+        self.gravity = 9.81  # m/s²
+        academy.parameters.watch("gravity", self._set_gravity)
+        self.agents = Agents(
+            academy,
+            areas,
+            self.behavior,
+            self.sensors(),
+            ActionSpec(2, ()),
+            act=self._act,
+            begin_episode=self._begin_episode,
+            decision_period=5,
+            max_step=5000,
+        )
+
+    def _set_gravity(self, value: float) -> None:
+        self.gravity = value
+
+    def sensors(self) -> list[Sensor]:
+        """What the agents observe: tilt (z, then x), the ball's offset and velocity."""
+        return [VectorSensor("VectorSensor_size8", 8, self._observe)]
+
+    def _observe(self, rows: Array) -> Array:
+        return np.concatenate([self.rotation[3:0:-2], self.offset, self.velocity])[:, rows].T
+
+    def _begin_episode(self, rows: Array) -> None:
+        rng, n = self.academy.rng, len(rows)
+        level = np.zeros((4, n))
+        level[0] = 1
+        tilted = _turn(level, _ABOUT_X, rng.uniform(-10, 10, n))
+        self.rotation[:, rows] = _turn(tilted, _ABOUT_Z, rng.uniform(-10, 10, n))
+        self.offset[0, rows] = rng.uniform(-1.5, 1.5, n)
+        self.offset[1, rows] = 4
+        self.offset[2, rows] = rng.uniform(-1.5, 1.5, n)
+        self.velocity[:, rows] = 0  # the spin stays as it is
+        self.radius[rows] = _RADIUS * self.academy.parameters.column("scale", 1, n)
+
+    def _act(self, rows: Array) -> None:
+        agents = self.agents  # all of them act in every tick
+        degrees = _DEGREES_PER_TICK * np.clip(agents.continuous, -1, 1)
+        for action, (component, axis) in enumerate(((3, _ABOUT_Z), (1, _ABOUT_X))):
+            wanted, tilt = degrees[:, action], self.rotation[component]
+            within = np.where(wanted > 0, tilt < _TILT_LIMIT, tilt > -_TILT_LIMIT)
+            self.rotation = _turn(self.rotation, axis, wanted * within)
+        x, y, z = self.offset
+        lost = (y < -2) | (np.abs(x) > 3) | (np.abs(z) > 3)
+        agents.reward[:] = np.where(lost, -1, 0.1)
+        if lost.any():
+            agents.end_episode(rows[lost])
+
+    def simulate(self) -> None:
+        """Move the balls by one tick: gravity, then one contact with friction at the platform's present tilt.
+
+        The contact is inelastic, stops the approach before the surfaces meet, and takes back what they overlap. Its
+        friction acts against the slip of the ball's surface and turns it (Coulomb's law), up to rolling.
+        """
+        self.velocity[1] -= self.gravity * _TICK
+        self.spin *= 1 - _ANGULAR_DRAG * _TICK
+        products = (self.rotation[:, np.newaxis] * self.rotation).reshape(16, -1)
+        axes = (_ROTATION @ products).reshape(3, 3, -1)  # world × local
+        local = (axes * self.offset[:, np.newaxis]).sum(axis=0)
+        apart = local - np.clip(local, -_HALF_PLATFORM, _HALF_PLATFORM)
+        distance = np.sqrt((apart * apart).sum(axis=0))
+        normal = (axes * (apart / np.maximum(distance, 1e-9))).sum(axis=1)
+        gap = distance - self.radius
+
+        approach = -(self.velocity * normal).sum(axis=0)
+        push = np.maximum(approach - np.maximum(gap, 0) / _TICK, 0) * (gap < _CONTACT_OFFSET)
+        slip = self.velocity + approach * normal - self.radius * _cross(self.spin, normal)
+        speed = np.sqrt((slip * slip).sum(axis=0))
+        rolling = 1 / (1 + 1 / _SPHERE_INERTIA)  # the share of the slip whose removal makes the ball roll
+        drag = -slip * np.minimum(rolling, _FRICTION * push / np.maximum(speed, 1e-9))
+        self.velocity += push * normal + drag
+        self.spin -= _cross(normal, drag) / (_SPHERE_INERTIA * self.radius)
+        self.offset += self.velocity * _TICK + np.clip(-gap, 0, _DEPENETRATION) * normal
+
+
+def _cross(a: Array, b: Array) -> Array:
+    """The cross products of the columns of (3, n)."""
+    return a[[1, 2, 0]] * b[[2, 0, 1]] - a[[2, 0, 1]] * b[[1, 2, 0]]
