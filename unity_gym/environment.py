@@ -9,7 +9,14 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from unity_gym.connection import PlayerConnection
-from unity_gym.errors import NotReadyError, PlayerTimeoutError, ProtocolError, UnityGymError, UnknownNameError
+from unity_gym.errors import (
+    ActionError,
+    NotReadyError,
+    PlayerTimeoutError,
+    ProtocolError,
+    UnityGymError,
+    UnknownNameError,
+)
 from unity_gym.player import Player
 from unity_gym.side_channels import ReseedingChannel, SideChannel, SideChannels
 from unity_gym.specs import ActionTuple, BehaviorSpec, DecisionSteps, TerminalSteps
@@ -38,6 +45,8 @@ class UnityEnvironment:
     :param log_folder: where the player's log is kept; by default it goes with the player
     :param num_areas: training areas that a scene with an area replicator builds
     :param visual_dtype: of image observations: "float32" (0…1) or "uint8" (0…255)
+    :param uncompressed_layout: how the numbers of uncompressed images lie in memory: "CHW", "HWC", or "auto": as
+        declared, but H×W×C from packages 3.0.0 and 4.0.0, which declare C×H×W and send H×W×C
     :raises PlayerError: the player could not be started or did not dial in time
     :raises ProtocolError: it speaks another major version
     """
@@ -61,6 +70,7 @@ class UnityEnvironment:
         num_areas: int = 1,
         *,
         visual_dtype: str = "float32",
+        uncompressed_layout: str = "auto",
     ) -> None:
         if file_name is None and worker_id != 0:
             raise UnityGymError(
@@ -68,6 +78,8 @@ class UnityEnvironment:
             )
         if visual_dtype not in ("float32", "uint8"):
             raise UnknownNameError(f"visual_dtype is 'float32' or 'uint8', not {visual_dtype!r}")
+        if uncompressed_layout not in ("auto", "CHW", "HWC"):
+            raise UnknownNameError(f"uncompressed_layout is 'auto', 'CHW' or 'HWC', not {uncompressed_layout!r}")
         if num_areas < 1:
             raise UnityGymError(f"num_areas is at least 1; got {num_areas}")
         self.file_name = None if file_name is None else str(file_name)
@@ -82,7 +94,7 @@ class UnityEnvironment:
         self._arguments = tuple(additional_args or ())
         self._log_folder = log_folder
         self._num_areas = num_areas
-        self._visual_dtype = visual_dtype
+        self._image_options = visual_dtype, uncompressed_layout
         self._reseeding = ReseedingChannel()
         self._side_channels = SideChannels([*(side_channels or ()), self._reseeding])
         self._can_reseed = True
@@ -278,7 +290,7 @@ class UnityEnvironment:
 
     def _begin_behavior(self, name: str, parameters: Any, first: Any) -> None:
         actions = action_spec(parameters)
-        self._decoders[name] = BehaviorDecoder(name, actions, first, self._package_version, self._visual_dtype)
+        self._decoders[name] = BehaviorDecoder(name, actions, first, self._package_version, *self._image_options)
         self._encoders[name] = encode.ActionEncoder(actions, deprecated=not self._hybrid_actions)
         self._specs[name] = self._decoders[name].spec
 
@@ -312,14 +324,16 @@ class UnityEnvironment:
         spec = self._specs[behavior_name].action_spec
         spec.validate(action, 1, behavior_name)
         if agent_id not in decisions.agent_id_to_index:
-            raise UnknownNameError(
+            raise ActionError(
                 f"agent {agent_id} of behavior {behavior_name!r} asks for no decision; these do: "
                 f"{decisions.agent_id.tolist()}"
             )
         row = decisions.agent_id_to_index[agent_id]
-        actions = self._actions.setdefault(behavior_name, spec.empty_action(len(decisions)))
-        actions.continuous[row] = action.continuous[0]
-        actions.discrete[row] = action.discrete[0]
+        sofar = self._actions.get(behavior_name) or spec.empty_action(len(decisions))
+        mine = ActionTuple(sofar.continuous.copy(), sofar.discrete.copy())  # what `set_actions` got is the caller's
+        mine.continuous[row] = action.continuous[0]
+        mine.discrete[row] = action.discrete[0]
+        self._actions[behavior_name] = mine
 
     def close(self) -> None:
         """End the player. Can be called any number of times."""

@@ -43,9 +43,7 @@ class AgentTable:
     def __init__(self, spec: BehaviorSpec, visual_dtype: str = "float32") -> None:
         self.spec = spec
         self._mask_width = sum(spec.action_spec.discrete_branches)
-        dtypes = [np.dtype(visual_dtype if sensor.is_visual else np.float32) for sensor in spec.observation_specs]
-        shapes = [sensor.shape for sensor in spec.observation_specs]
-        pairs = list(zip(shapes, dtypes, strict=True))
+        pairs = [(sensor.shape, sensor.column_dtype(visual_dtype)) for sensor in spec.observation_specs]
         self.observations = [np.zeros((0, *shape), dtype) for shape, dtype in pairs]
         self.final_observations = [np.zeros((0, *shape), dtype) for shape, dtype in pairs]
         self.reward, self.group_reward = np.zeros(0, np.float32), np.zeros(0, np.float32)

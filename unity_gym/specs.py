@@ -47,6 +47,10 @@ class ObservationSpec(NamedTuple):
         """True for images (cameras, grid sensors), which have rank 3."""
         return len(self.shape) == 3
 
+    def column_dtype(self, visual_dtype: str) -> np.dtype[Any]:
+        """What a column of this sensor holds: images `visual_dtype`, everything else float32."""
+        return np.dtype(visual_dtype if self.is_visual else np.float32)
+
 
 class ActionTuple:
     """The actions of n agents: `continuous` float32 (n, continuous size), `discrete` int32 (n, number of branches)."""
@@ -276,11 +280,11 @@ class DecisionSteps(_Steps, Mapping[int, DecisionStep]):
         )
 
     @staticmethod
-    def empty(spec: BehaviorSpec) -> DecisionSteps:
+    def empty(spec: BehaviorSpec, visual_dtype: str = "float32") -> DecisionSteps:
         """No agents, with the shapes of `spec`."""
         branches = spec.action_spec.discrete_branches
         return DecisionSteps(
-            [np.zeros((0, *sensor.shape), np.float32) for sensor in spec.observation_specs],
+            [np.zeros((0, *sensor.shape), sensor.column_dtype(visual_dtype)) for sensor in spec.observation_specs],
             np.zeros(0, np.float32),
             np.zeros(0, np.int32),
             [np.zeros((0, size), bool) for size in branches] if branches else None,
@@ -322,10 +326,10 @@ class TerminalSteps(_Steps, Mapping[int, TerminalStep]):
         )
 
     @staticmethod
-    def empty(spec: BehaviorSpec) -> TerminalSteps:
+    def empty(spec: BehaviorSpec, visual_dtype: str = "float32") -> TerminalSteps:
         """No agents, with the shapes of `spec`."""
         return TerminalSteps(
-            [np.zeros((0, *sensor.shape), np.float32) for sensor in spec.observation_specs],
+            [np.zeros((0, *sensor.shape), sensor.column_dtype(visual_dtype)) for sensor in spec.observation_specs],
             np.zeros(0, np.float32),
             np.zeros(0, bool),
             np.zeros(0, np.int32),

@@ -65,9 +65,8 @@ class SideChannels:
         return self._channels.get(channel_id)
 
     def player_restarted(self) -> None:
-        """Let every channel tell a freshly launched player what it told the one before."""
+        """Let every channel tell a freshly launched player, after what is queued, what it told the one before."""
         for channel in self._channels.values():
-            channel.message_queue.clear()
             channel.on_player_restarted()
 
     def collect(self) -> bytes:

@@ -26,7 +26,7 @@ from unity_gym.specs import (
     ObservationType,
     TerminalSteps,
 )
-from unity_gym.wire.images import ImageDecoder
+from unity_gym.wire.images import ImageDecoder, as_bytes
 from unity_gym.wire.messages import UnityMessage
 
 _REWARD, _GROUP_REWARD = attrgetter("reward"), attrgetter("group_reward")
@@ -69,10 +69,17 @@ class BehaviorDecoder:
     :param first: an `AgentInfo` of it; its observations tell the sensors
     :param package_version: of the player's ML-Agents package, which settles the layout of its images
     :param visual_dtype: of image columns: "uint8" (0…255) or "float32" (0…1)
+    :param uncompressed_layout: of images in memory: "CHW", "HWC" or "auto"; see `ImageDecoder`
     """
 
     def __init__(
-        self, name: str, actions: ActionSpec, first: Any, package_version: str, visual_dtype: str = "float32"
+        self,
+        name: str,
+        actions: ActionSpec,
+        first: Any,
+        package_version: str,
+        visual_dtype: str = "float32",
+        uncompressed_layout: str = "auto",
     ) -> None:
         self.name = name
         self._sensors: list[_VectorDecoder | ImageDecoder] = []
@@ -83,7 +90,7 @@ class BehaviorDecoder:
                 DimensionProperty.UNSPECIFIED,
             ) * len(shape)
             if len(shape) == 3:
-                images = ImageDecoder(observation, package_version, visual_dtype)
+                images = ImageDecoder(observation, package_version, visual_dtype, uncompressed_layout)
                 shape, properties = images.shape, images.channels_first(properties)
                 self._sensors.append(images)
             else:
@@ -94,7 +101,9 @@ class BehaviorDecoder:
         ends = [0, *accumulate(actions.discrete_branches)]
         self._branches = [slice(start, end) for start, end in pairwise(ends)]
         self._mask_width = ends[-1]
-        self._no_decisions, self._no_terminals = DecisionSteps.empty(self.spec), TerminalSteps.empty(self.spec)
+        self._dtypes = [sensor.column_dtype(visual_dtype) for sensor in specs]
+        self._no_decisions = DecisionSteps.empty(self.spec, visual_dtype)
+        self._no_terminals = TerminalSteps.empty(self.spec, visual_dtype)
 
     @np.errstate(over="ignore", invalid="ignore")  # of the sums in _require_finite
     def decode(self, infos: Sequence[Any]) -> tuple[DecisionSteps, TerminalSteps]:
@@ -145,7 +154,7 @@ class BehaviorDecoder:
                 raise ProtocolError(f"behavior {self.name!r}, sensor {self._sensor_name(index)}: {error}") from error
             if column.dtype.kind == "f":
                 self._require_finite(column, ids, f"sensor {self._sensor_name(index)}")
-            columns.append(column)
+            columns.append(column if column.dtype == self._dtypes[index] else as_bytes(column))
         return ids, np.fromiter(map(_GROUP_ID, infos), np.int32, n), reward, group_reward, columns
 
     def _masks(self, infos: Sequence[Any]) -> list[Array] | None:

@@ -38,19 +38,29 @@ def uncompressed_lies_channels_last(package_version: str) -> bool:
     return re.match(r"[34]\.0\.0", package_version) is not None
 
 
+def as_bytes(images: Array) -> Array:
+    """Images of floats in 0…1 as uint8 in 0…255."""
+    return np.rint(np.clip(images, 0, 1) * 255).astype(np.uint8)
+
+
 class ImageDecoder:
     """One visual sensor.
 
     :param first: an `Observation` of it, which tells shape, compression and channel mapping
     :param package_version: of the player's ML-Agents package
     :param dtype: "uint8" (0…255) or "float32" (0…1)
+    :param uncompressed_layout: how the numbers of uncompressed images lie in memory: "CHW", "HWC", or "auto", by the
+        package version
     """
 
-    def __init__(self, first: Any, package_version: str, dtype: str) -> None:
+    def __init__(self, first: Any, package_version: str, dtype: str, uncompressed_layout: str = "auto") -> None:
         declared = tuple(first.shape)
         self._declared_last = sends_channels_last(first.dimension_properties, package_version)
         self.shape: tuple[int, ...] = (declared[2], *declared[:2]) if self._declared_last else declared
-        self._memory_last = self._declared_last or uncompressed_lies_channels_last(package_version)
+        if uncompressed_layout == "auto":
+            self._memory_last = self._declared_last or uncompressed_lies_channels_last(package_version)
+        else:
+            self._memory_last = uncompressed_layout == "HWC"
         self._dtype = np.dtype(dtype)
 
     def channels_first(self, properties: tuple[DimensionProperty, ...]) -> tuple[DimensionProperty, ...]:
@@ -58,7 +68,7 @@ class ImageDecoder:
         return (properties[2], *properties[:2]) if self._declared_last else properties
 
     def decode(self, observations: Sequence[Any]) -> Array:
-        """The images of n agents, (n, C, H, W).
+        """The images of n agents, (n, C, H, W): uncompressed ones float32 as they were sent, PNGs of the wanted dtype.
 
         :raises ValueError: broken PNG data, or images of another size than the sensor's
         """
@@ -82,10 +92,7 @@ class ImageDecoder:
         column = np.frombuffer(bytearray().join(data), "<f4")
         if self._memory_last:
             column = column.reshape(-1, height, width, channels).transpose(0, 3, 1, 2)
-        column = column.reshape(-1, channels, height, width)
-        if self._dtype == np.uint8:
-            column = np.rint(np.clip(column, 0, 1) * 255).astype(np.uint8)
-        return np.ascontiguousarray(column)
+        return np.ascontiguousarray(column.reshape(-1, channels, height, width))
 
     def _averages(self, mapping: tuple[int, ...]) -> bool:
         """Whether some output channel is the mean of several decoded ones."""
