@@ -9,8 +9,9 @@ import numpy as np
 
 from unity_gym.scenes.sensors.sensor import Sensor
 from unity_gym.specs import ActionSpec, Array
-from unity_gym.wire.encode import COMMUNICATION_VERSION, STATUS_OK, length_delimited, varint
-from unity_gym.wire.messages import BrainParameters, ListAgentAction, UnityMessage
+from unity_gym.wire.encode import COMMUNICATION_VERSION, STATUS_OK, brain_parameters, length_delimited, varint
+from unity_gym.wire.messages import ListAgentAction, UnityMessage
+from unity_gym.wire.varints import unpack_varints
 
 PACKAGE_VERSION = "3.0.0"  # of Unity's package, whose messages these are
 
@@ -180,17 +181,10 @@ def output(infos: Mapping[str, bytes], announced: Mapping[str, ActionSpec], side
         rl_output += _delimited(3, side_channel)
     content = _delimited(1, rl_output)
     if announced:
-        content += _delimited(2, b"".join(_delimited(5, _parameters(*item)) for item in announced.items()))
+        content += _delimited(
+            2, b"".join(_delimited(5, brain_parameters(*item).SerializeToString()) for item in announced.items())
+        )
     return _HEADER + _delimited(2, content)
-
-
-def _parameters(behavior: str, actions: ActionSpec) -> bytes:
-    parameters = BrainParameters(brain_name=behavior, is_training=True)
-    parameters.action_spec.num_continuous_actions = actions.continuous_size
-    parameters.action_spec.num_discrete_actions = actions.discrete_size
-    parameters.action_spec.discrete_branch_sizes.extend(actions.discrete_branches)
-    encoded: bytes = parameters.SerializeToString()
-    return encoded
 
 
 def decode_actions(encoded: bytes, count: int, spec: ActionSpec) -> tuple[Array, Array]:
@@ -200,7 +194,7 @@ def decode_actions(encoded: bytes, count: int, spec: ActionSpec) -> tuple[Array,
     """
     actions = ListAgentAction.FromString(encoded).value[:count]
     continuous = _table(list(map(_CONTINUOUS, actions)), _floats, count, spec.continuous_size)
-    discrete = _table(list(map(_DISCRETE, actions)), _varints, count, spec.discrete_size)
+    discrete = _table(list(map(_DISCRETE, actions)), unpack_varints, count, spec.discrete_size)
     return continuous, discrete
 
 
@@ -217,15 +211,3 @@ def _table(parts: Sequence[bytes], read: Callable[[bytes], Array], count: int, w
 
 def _floats(packed: bytes) -> Array:
     return np.frombuffer(packed, "<f4")
-
-
-def _varints(packed: bytes) -> Array:
-    """Packed int32 varints as int64 (n)."""
-    encoded = np.frombuffer(packed, np.uint8)
-    last = encoded < 0x80
-    if last.all():
-        return encoded.astype(np.int64)
-    starts = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1])
-    lengths = np.diff(np.append(starts, len(encoded)))
-    shifts = 7 * (np.arange(len(encoded)) - np.repeat(starts, lengths))
-    return np.add.reduceat((encoded & 0x7F).astype(np.int64) << shifts, starts)

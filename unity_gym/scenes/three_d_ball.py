@@ -26,7 +26,7 @@ _CONTACT_OFFSET = 0.02  # m; surfaces that are nearer get a contact (0.01 m for 
 _DEPENETRATION = 10 * _TICK  # m a tick
 
 # A rotation matrix (9 entries, row by row) is linear in the products q_i q_j of its unit quaternion q = (w, x, y, z).
-_ROTATION = np.zeros((9, 4, 4))
+_ROTATION = np.zeros((9, 16))
 for _entry, _terms in enumerate(
     (
         (("ww", 1), ("xx", 1), ("yy", -1), ("zz", -1)),
@@ -41,12 +41,13 @@ for _entry, _terms in enumerate(
     )
 ):
     for _pair, _factor in _terms:
-        _ROTATION[_entry, "wxyz".index(_pair[0]), "wxyz".index(_pair[1])] = _factor
-_ROTATION = _ROTATION.reshape(9, 16)
+        _ROTATION[_entry, 4 * "wxyz".index(_pair[0]) + "wxyz".index(_pair[1])] = _factor
 
 # q · (cos h, sin h on one axis) = cos h · q + sin h · (q, permuted, with these signs)
 _ABOUT_X = np.array([1, 0, 3, 2]), np.array([[-1.0], [1.0], [1.0], [-1.0]])
 _ABOUT_Z = np.array([3, 2, 1, 0]), np.array([[-1.0], [1.0], [-1.0], [1.0]])
+
+_YZX, _ZXY = np.array([1, 2, 0]), np.array([2, 0, 1])
 
 
 def _turn(rotation: Array, axis: tuple[Array, Array], degrees: Array) -> Array:
@@ -98,7 +99,8 @@ class ThreeDBall(Scene):
         return [VectorSensor("VectorSensor_size8", 8, self._observe)]
 
     def _observe(self, rows: Array) -> Array:
-        return np.concatenate([self.rotation[3:0:-2], self.offset, self.velocity])[:, rows].T
+        columns: Array = np.concatenate([self.rotation[3:0:-2], self.offset, self.velocity])
+        return columns[:, rows].T
 
     def _begin_episode(self, rows: Array) -> None:
         rng, n = self.academy.rng, len(rows)
@@ -154,4 +156,5 @@ class ThreeDBall(Scene):
 
 def _cross(a: Array, b: Array) -> Array:
     """The cross products of the columns of (3, n)."""
-    return a[[1, 2, 0]] * b[[2, 0, 1]] - a[[2, 0, 1]] * b[[1, 2, 0]]
+    product: Array = a[_YZX] * b[_ZXY] - a[_ZXY] * b[_YZX]
+    return product

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from unity_gym.scenes.sensors.png import encode_image
+from unity_gym.wire.png import encode_image
 from unity_gym.specs import Array, DimensionProperty, ObservationType
 
 

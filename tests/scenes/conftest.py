@@ -1,0 +1,22 @@
+"""Players for the tests of the embedded scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from embedded_client import EmbeddedClient
+
+
+@pytest.fixture
+def launch() -> Iterator[Callable[..., EmbeddedClient]]:
+    """Start a player with these arguments; it ends with the test."""
+    with ExitStack() as stack:
+
+        def start(*arguments: str) -> EmbeddedClient:
+            client = EmbeddedClient(*arguments)
+            stack.callback(client.close)
+            return client
+
+        yield start

@@ -1,0 +1,163 @@
+"""The embedded player's command line, its handshake and its side channels."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import uuid
+
+import numpy as np
+import pytest
+from embedded_client import RESEEDING, continuous, discrete, frame, new_seed, parameter, uniform_sampler
+
+from unity_gym.wire.messages import QUIT
+
+BASIC, BALL = "Basic?team=0", "3DBall?team=0"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "unity_gym.scenes", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["Pong"], ["Pong", "3DBall", "Basic"]),
+        ([], ["3DBall", "Basic"]),
+        (["Basic", "--time-scale", "20"], ["--time-scale", "--areas", "--mlagents-port"]),
+        (["Basic", "stray"], ["stray", "--areas"]),
+        (["Basic", "--areas", "0"], ["--areas", "'0'"]),
+        (["Basic", "--mlagents-port"], ["--mlagents-port", "number"]),
+    ],
+)
+def test_a_wrong_command_line_names_the_mistake_and_what_is_known(arguments: list[str], named: list[str]) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert all(word in result.stderr for word in named)
+    assert "Traceback" not in result.stderr
+
+
+def test_unity_flags_with_one_dash_are_ignored_and_the_log_file_is_used(launch, tmp_path) -> None:
+    log = tmp_path / "player.log"
+    client = launch("Basic", "-batchmode", "-nographics", "-screen-width", "80", "-logFile", str(log))
+    client.start(seed=7)
+    assert client.end() == (0, "")
+    assert "Basic: 1 areas, seed 7" in log.read_text()
+
+
+def test_the_handshake_follows_the_protocol(launch) -> None:
+    client = launch("Basic")
+    first = client.receive()
+    assert first.status == 200
+    assert first.initialization.name == "AcademySingleton"
+    assert first.initialization.communication_version == "1.5.0"
+    assert first.initialization.package_version == "3.0.0"
+    capabilities = first.initialization.capabilities
+    assert all(getattr(capabilities, field.name) for field in capabilities.DESCRIPTOR.fields)
+    client.send(seed=1)
+    second = client.receive()
+    assert (second.status, second.agents, second.announced) == (200, {}, [])
+    scene = client.reset()
+    assert scene.announced == [BASIC]
+    assert list(scene.initialization.brain_parameters[0].action_spec.discrete_branch_sizes) == [3]
+    assert client.step(BASIC, discrete(0)).announced == []
+
+
+@pytest.mark.parametrize(("status", "command"), [(400, 0), (200, QUIT)])
+def test_the_player_quits_when_it_is_told_to(launch, status: int, command: int) -> None:
+    client = launch("Basic")
+    client.start()
+    code, output = client.end(status, command)
+    assert code == 0
+    assert "Traceback" not in output
+
+
+def test_the_player_quits_when_the_client_is_gone(launch) -> None:
+    client = launch("Basic")
+    client.start()
+    client.connection.close()
+    code, output = client.finished()
+    assert code == 0
+    assert "hung up" in output
+
+
+def test_areas_are_the_scenes_own_or_the_clients_or_those_of_the_command_line(launch) -> None:
+    assert len(launch("3DBall").start().agents[BALL]) == 12
+    assert len(launch("3DBall").start(num_areas=3).agents[BALL]) == 3
+    assert len(launch("3DBall", "--areas", "2").start(num_areas=3).agents[BALL]) == 2
+
+
+def test_a_new_seed_gives_the_same_course_whatever_came_before(launch) -> None:
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (40, 12, 2))
+    sampler = uniform_sampler("scale", 5, 0.5, 1.5)
+
+    def course(client) -> list[bytes]:
+        messages = [client.reset(new_seed(11))]
+        messages += [client.step(BALL, continuous(action[: len(messages[-1].deciding(BALL))])) for action in actions]
+        return [message.raw for message in messages]
+
+    one, other = launch("3DBall"), launch("3DBall")
+    one.start(seed=1, side_channel=sampler)
+    other.start(seed=2, side_channel=sampler)
+    other.step(BALL, continuous(actions[0]))
+    first = course(one)
+    assert first == course(other)
+    assert first == course(one)
+    assert one.reset(new_seed(12)).raw != first[0]
+
+
+def test_a_new_seed_is_acknowledged_once_and_begins_ids_and_episodes_anew(launch) -> None:
+    client = launch("Basic")
+    message = client.start()
+    for _ in range(7):
+        message = client.step(BASIC, discrete(2))
+    assert [agent.id for agent in message.deciding(BASIC)] == [1]
+    message = client.reset(new_seed(-5))
+    assert message.side_channel == frame(RESEEDING, struct.pack("<i", -5))
+    assert message.announced == []
+    (agent,) = message.agents[BASIC]
+    assert (agent.id, agent.reward, agent.done) == (0, 0, False)
+    assert client.step(BASIC, discrete(0)).side_channel == b""
+
+
+def test_parameters_stay_when_a_new_seed_comes(launch) -> None:
+    client = launch("3DBall")
+    client.start(side_channel=parameter("gravity", 0))
+    client.reset(new_seed(1))
+    message = client.step(BALL, continuous(np.zeros((12, 2))))
+    assert all(agent.observations[0][6] == 0 for agent in message.deciding(BALL))
+
+
+def test_a_sampler_draws_for_each_agent_and_episode(launch) -> None:
+    client = launch("3DBall")
+    client.start(side_channel=uniform_sampler("scale", 3, 0.2, 1.0))
+
+    def lowest_heights() -> list[float]:
+        heights = np.full(12, 9.0)
+        for _ in range(12):
+            message = client.step(BALL, continuous(np.zeros((12, 2))))
+            for agent in message.deciding(BALL):
+                offset = agent.observations[0][2:5]
+                heights[agent.id] = min(heights[agent.id], offset[1])
+        return heights.tolist()
+
+    first = lowest_heights()
+    assert len(set(first)) == 12
+    client.reset()
+    assert all(a != b for a, b in zip(first, lowest_heights(), strict=True))
+
+
+def test_a_frame_that_cannot_be_read_is_logged_with_its_channel_and_the_player_goes_on(launch) -> None:
+    unknown = uuid.UUID(int=77)
+    client = launch("Basic")
+    client.start(side_channel=frame(unknown, b"x") + frame(unknown, b"y") + frame(RESEEDING, b"\1"))
+    client.step(BASIC, discrete(0), parameter("gravity", 1)[:-2])
+    code, output = client.end()
+    assert code == 0
+    assert output.count(str(unknown)) == 1
+    assert f"{RESEEDING}: a side-channel message of 1 bytes ends too early" in output
+    assert "534c891e-810f-11ea-a9d0-822485860400 announces 19 bytes; 17 are there" in output

@@ -1,0 +1,139 @@
+"""3DBall: its timing on the wire, its physics, and what Unity's own policy scores in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from embedded_client import continuous, parameter
+
+BALL = "3DBall?team=0"
+POLICY = Path(__file__).resolve().parents[2] / "../shared/unity/models/3DBall.onnx"
+
+
+def still(message):
+    return continuous(np.zeros((len(message.deciding(BALL)), 2)))
+
+
+def test_agents_send_eight_numbers_under_unitys_name(launch) -> None:
+    agents = launch("3DBall").start().agents[BALL]
+    assert [agent.id for agent in agents] == list(range(12))
+    for agent in agents:
+        (observation,) = agent.observations
+        assert agent.sensors == ["VectorSensor_size8"]
+        assert (agent.reward, agent.group_id, agent.group_reward, len(agent.mask)) == (0, 0, 0, 0)
+        assert np.abs(observation[:2]).max() <= np.sin(np.radians(10))
+        assert observation[3] == 4
+        assert np.abs(observation[[2, 4]]).max() <= 1.5
+        assert not observation[5:].any()
+
+
+def test_a_lost_ball_sets_the_reward_and_the_idle_ticks_show_in_the_next_episode(launch) -> None:
+    client = launch("3DBall")
+    message = client.start()
+    kinds = set()
+    lost: dict[int, bool] = {}  # id of an agent that ended → whether it asked again in the same message
+    for _ in range(150):
+        message = client.step(BALL, still(message))
+        ended, deciding = message.ended(BALL), message.deciding(BALL)
+        together = bool(deciding)
+        kinds.add((bool(ended), together))
+        lost |= {agent.id: together for agent in ended}
+        for agent in ended:
+            x, y, z = agent.observations[0][2:5]
+            assert agent.reward == -1
+            assert not agent.interrupted
+            assert y < -2 or abs(x) > 3 or abs(z) > 3
+        for agent in deciding:
+            # Without an idle tick the new episode begins with nothing; any number of idle ticks sets 0.1.
+            assert agent.reward == np.float32(0 if lost.pop(agent.id, False) else 0.1)
+    assert kinds == {(False, True), (True, True), (True, False)}
+
+
+def test_an_episode_of_5000_ticks_is_interrupted_after_1000_decisions(launch) -> None:
+    client = launch("3DBall", "--areas", "1")
+    message = client.start(side_channel=parameter("gravity", 0))
+    rewards = []
+    for _ in range(1000):
+        assert not message.ended(BALL)
+        message = client.step(BALL, still(message))
+        rewards.append(message.agents[BALL][0].reward)
+    last, first = message.agents[BALL]
+    assert (last.id, last.done, last.interrupted) == (0, True, True)
+    assert (first.id, first.done, first.reward) == (0, False, 0)
+    assert sum(rewards) == pytest.approx(100)
+
+
+def test_a_reset_sends_no_ends_and_keeps_the_reward_of_the_tick_that_follows(launch) -> None:
+    client = launch("3DBall")
+    before = client.start()
+    before = client.step(BALL, still(before))
+    after = client.reset()
+    assert not after.ended(BALL)
+    assert [agent.id for agent in after.agents[BALL]] == list(range(12))
+    for old, new in zip(before.agents[BALL], after.agents[BALL], strict=True):
+        assert new.reward == np.float32(0.1)
+        # one tick of free fall since the reset
+        assert new.observations[0][3] == pytest.approx(4 - 9.81 * 0.02**2)
+        assert new.observations[0][2] != old.observations[0][2]
+
+
+def test_a_still_platform_lets_the_ball_roll_with_five_sevenths_of_the_slope(launch) -> None:
+    client = launch("3DBall", "--areas", "50")
+    message = client.start()
+    for _ in range(11):  # 55 ticks; the ball lands after about 23
+        before, message = message, client.step(BALL, still(message))
+    compared = 0
+    ended = {agent.id for agent in message.ended(BALL)}
+    for old, new in zip(before.deciding(BALL), message.deciding(BALL), strict=True):
+        z_tilt, x_tilt, *_ = new.observations[0]
+        tilt = 2 * np.arcsin(np.hypot(z_tilt, x_tilt))
+        if new.id in ended or tilt < 0.05 or np.abs(new.observations[0][[2, 4]]).max() > 2.3:
+            continue
+        gain = np.linalg.norm(new.observations[0][5:] - old.observations[0][5:]) / 0.1
+        assert gain == pytest.approx(5 / 7 * 9.81 * np.sin(tilt), rel=0.02)
+        compared += 1
+    assert compared > 10
+
+
+def test_actions_tilt_by_two_degrees_a_tick_up_to_a_quarter(launch) -> None:
+    client = launch("3DBall", "--areas", "1")
+    message = client.start()
+    tilts = []
+    for _ in range(8):
+        tilts.append(np.degrees(2 * np.arcsin(message.agents[BALL][-1].observations[0][0])))
+        message = client.step(BALL, continuous(np.array([[5.0, 0.0]])))  # clipped to 1
+        assert not message.ended(BALL)
+    assert tilts[1] - tilts[0] == pytest.approx(10, abs=0.2)
+    assert 2 * np.degrees(np.arcsin(0.25)) <= max(tilts) <= 2 * np.degrees(np.arcsin(0.25)) + 2.1
+
+
+def test_unitys_own_policy_keeps_the_balls(launch) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if not POLICY.exists():
+        pytest.skip("Unity's 3DBall.onnx is not there")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    policy = onnxruntime.InferenceSession(POLICY, options)
+    areas = 120
+    client = launch("3DBall", "--areas", str(areas))
+    message = client.start()
+    running, returns, seen = np.zeros(areas), {}, []
+    while len(returns) < areas:
+        deciding = message.deciding(BALL)
+        if deciding:
+            observations = np.stack([agent.observations[0] for agent in deciding])
+            seen.append(observations)
+            (actions,) = policy.run(["deterministic_continuous_actions"], {"obs_0": observations})
+            message = client.step(BALL, continuous(actions))
+        else:
+            message = client.step(BALL, [])
+        for agent in message.deciding(BALL):
+            running[agent.id] += agent.reward
+        for agent in message.ended(BALL):
+            returns.setdefault(agent.id, running[agent.id] + agent.reward)  # the first episode of each
+    assert np.mean(list(returns.values())) >= 95
+    # the means that the policy's normaliser holds: a ball that rests on the platform's middle
+    means = np.concatenate(seen).mean(axis=0)
+    assert means == pytest.approx([-0.0026, 0.0031, 0.027, 3.093, 0.055, 0.055, -0.6, 0.037], abs=0.7)
