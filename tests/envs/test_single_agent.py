@@ -1,0 +1,144 @@
+"""`gymnasium.make` over the embedded player."""
+
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env as gymnasium_check_env
+from stable_baselines3.common.env_checker import check_env as sb3_check_env
+
+import unity_gym  # noqa: F401  # registers the ids
+from unity_gym.errors import ActionError, NotReadyError, UnityGymError, UnknownNameError
+
+SINGLE_AGENT_IDS = [
+    name for name, spec in gym.registry.items() if name.startswith("Unity-") and spec.kwargs.get("file_name")
+]
+
+
+@pytest.mark.parametrize("env_id", SINGLE_AGENT_IDS)
+def test_gymnasiums_checker_passes(env_id: str) -> None:
+    env = gym.make(env_id)
+    gymnasium_check_env(env.unwrapped)
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", SINGLE_AGENT_IDS)
+def test_sb3s_checker_passes(env_id: str) -> None:
+    env = gym.make(env_id)
+    sb3_check_env(env)
+    env.close()
+
+
+def test_an_id_with_the_module_needs_no_import() -> None:
+    script = "import gymnasium; env = gymnasium.make('unity_gym:Unity-Basic-v0'); print(env.reset()[0].argmax())"
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert output.stdout.strip() == "10"
+
+
+def test_basic_pays_what_the_best_policy_gets() -> None:
+    env = gym.make("Unity-Basic-v0")
+    for _ in range(2):
+        env.reset()
+        total, steps, ended = 0.0, 0, False
+        while not ended:
+            _, reward, ended, truncated, _ = env.step(2)
+            total, steps = total + reward, steps + 1
+        assert not truncated
+        assert (round(total, 5), steps) == (0.93, 7)
+    env.close()
+
+
+def transcript(env: gym.Env, seed: int, steps: int = 500) -> list[np.ndarray]:
+    """Observations, rewards and ends of random actions, over all episodes that fit."""
+    rng = np.random.default_rng(0)
+    observation, _ = env.reset(seed=seed)
+    rows = [np.append(observation, [0, 0, 0])]
+    for _ in range(steps):
+        action = rng.uniform(-1, 1, env.action_space.shape).astype(np.float32)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        rows.append(np.append(observation, [reward, terminated, truncated]))
+        if terminated or truncated:
+            observation, _ = env.reset()
+            rows.append(np.append(observation, [0, 0, 0]))
+    return rows
+
+
+def test_a_seed_decides_everything() -> None:
+    env, other = gym.make("Unity-3DBall-v0"), gym.make("Unity-3DBall-v0", seed=99)
+    first = transcript(env, seed=7)
+    np.testing.assert_array_equal(first, transcript(env, seed=7))
+    np.testing.assert_array_equal(first, transcript(other, seed=7))
+    assert not np.array_equal(first, transcript(env, seed=8))
+    env.close()
+    other.close()
+
+
+def test_a_fall_terminates_and_the_next_reset_goes_on_with_the_episode_that_unity_began() -> None:
+    env = gym.make("Unity-3DBall-v0")
+    env.reset(seed=1)
+    reward, terminated, truncated = 0.0, False, False
+    while not (terminated or truncated):
+        final, reward, terminated, truncated, _ = env.step(np.ones(2, np.float32))
+    assert (terminated, truncated, reward) == (True, False, -1.0)
+    fallen = final[3] < -2 or abs(final[2]) > 3 or abs(final[4]) > 3
+    assert fallen
+    first, _ = env.reset()
+    assert 2.5 < first[3] <= 4.0  # the new ball is on its way down
+    env.close()
+
+
+def test_the_step_limit_truncates() -> None:
+    env = gym.make("Unity-3DBall-v0", environment_parameters={"gravity": 0.0})  # the ball hangs where it began
+    env.reset(seed=1)
+    steps, terminated, truncated = 0, False, False
+    while not (terminated or truncated):
+        _, reward, terminated, truncated, _ = env.step(np.zeros(2, np.float32))
+        steps += 1
+        assert reward == pytest.approx(0.1)
+    assert (terminated, truncated, steps) == (False, True, 1000)
+    env.close()
+
+
+def test_a_reset_in_mid_episode_begins_another_one() -> None:
+    env = gym.make("Unity-3DBall-v0")
+    first, _ = env.reset(seed=3)
+    env.step(np.zeros(2, np.float32))
+    second, _ = env.reset()
+    assert not np.array_equal(first, second)
+    assert second[3] > 3.5
+    env.close()
+
+
+def test_reset_options_are_environment_parameters() -> None:
+    env = gym.make("Unity-3DBall-v0")
+    env.reset(options={"gravity": 0.0})
+    heights = [env.step(np.zeros(2, np.float32))[0][3] for _ in range(20)]
+    assert max(heights) - min(heights) < 0.05
+    env.close()
+
+
+def test_wrong_calls_are_refused() -> None:
+    env = gym.make("Unity-3DBall-v0").unwrapped
+    with pytest.raises(NotReadyError, match="reset"):
+        env.step(np.zeros(2, np.float32))
+    env.reset()
+    with pytest.raises(ActionError, match=r"\(1, 2\)"):
+        env.step(np.zeros(3, np.float32))
+    env.close()
+    env.close()
+    with pytest.raises(NotReadyError, match="closed"):
+        env.reset()
+
+
+def test_a_scene_of_many_agents_is_refused_with_the_remedy() -> None:
+    with pytest.raises(UnityGymError, match="12.*UnityVecEnv"):
+        gym.make("Unity-3DBall-v0", num_areas=None)
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    with pytest.raises(UnknownNameError, match=r"Basic\?team=0"):
+        gym.make("Unity-Basic-v0", behavior="Elsewhere")
+    with pytest.raises(UnityGymError, match="3DBall"):
+        gym.make("Unity-v0", file_name="embedded:Nowhere")

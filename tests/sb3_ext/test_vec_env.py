@@ -1,0 +1,142 @@
+"""`UnityVecEnv` and plain SB3 algorithms on it."""
+
+import numpy as np
+import pytest
+from sb3_contrib import MaskablePPO, RecurrentPPO
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
+
+from sb3_ext import UnityVecEnv
+from unity_gym.errors import UnityGymError, UnknownNameError
+
+GRAVITY_OFF = {"environment_parameters": {"gravity": 0.0}}
+
+
+def test_3dball_has_its_twelve_agents() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    assert env.num_envs == 12
+    observations = env.reset()
+    assert observations.shape == (12, 8)
+    assert observations.dtype == np.float32
+    assert len(np.unique(observations[:, 0])) == 12
+    env.close()
+
+
+def test_players_stand_side_by_side_with_seeds_of_their_own() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", n_players=2, seed=0)
+    observations = env.reset()
+    assert observations.shape == (24, 8)
+    assert not np.array_equal(observations[:12], observations[12:])
+    env.step(np.zeros((24, 2), np.float32))
+    env.close()
+
+
+def test_a_failed_episode_is_no_time_out_and_keeps_its_last_state() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    env.reset()
+    returns = np.zeros(12)
+    ends = 0
+    for _ in range(60):
+        observations, rewards, dones, infos = env.step(np.ones((12, 2), np.float32))
+        returns += rewards
+        for row in np.flatnonzero(dones):
+            final = infos[row]["terminal_observation"]
+            assert not infos[row]["TimeLimit.truncated"]
+            assert final[3] < -2 or abs(final[2]) > 3 or abs(final[4]) > 3
+            assert observations[row][3] > 2.5  # the next episode
+            assert rewards[row] == -1
+            assert infos[row]["episode"]["r"] == pytest.approx(returns[row], abs=1e-5)
+            returns[row] = 0
+            ends += 1
+        assert all("terminal_observation" not in infos[row] for row in np.flatnonzero(~dones))
+    assert ends >= 12
+    env.close()
+
+
+def test_the_step_limit_is_a_time_out() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0, **GRAVITY_OFF)
+    env.reset()
+    for step in range(1000):
+        before, _, dones, infos = env.step(np.zeros((12, 2), np.float32))
+        assert dones.all() == (step == 999)
+    assert all(info["TimeLimit.truncated"] for info in infos)
+    assert all(info["episode"]["l"] == 1000 for info in infos)
+    assert [info["episode"]["r"] for info in infos] == pytest.approx([100.0] * 12, abs=1e-3)
+    np.testing.assert_allclose(np.stack([info["terminal_observation"] for info in infos])[:, 3], 4.0, atol=0.05)
+    env.close()
+
+
+def test_a_seed_decides_everything() -> None:
+    def transcript(seed: int) -> list[np.ndarray]:
+        rng = np.random.default_rng(0)
+        env.seed(seed)
+        rows = [env.reset()]
+        for _ in range(200):
+            observations, rewards, dones, _ = env.step(rng.uniform(-1, 1, (12, 2)).astype(np.float32))
+            rows.append(np.column_stack([observations, rewards, dones]))
+        return rows
+
+    env = UnityVecEnv("Unity-3DBall-v0", seed=5)
+    first, again, other = transcript(11), transcript(11), transcript(12)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first[0], other[0])
+    env.close()
+
+
+def test_returned_arrays_are_the_callers_own() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    first = env.reset()
+    kept = first.copy()
+    env.step(np.ones((12, 2), np.float32))
+    np.testing.assert_array_equal(first, kept)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "env_id", "settings"),
+    [
+        (PPO, "MlpPolicy", "Unity-3DBall-v0", {"n_steps": 32, "batch_size": 96}),
+        (SAC, "MlpPolicy", "Unity-3DBall-v0", {"learning_starts": 100, "train_freq": 8, "buffer_size": 2000}),
+        (RecurrentPPO, "MlpLstmPolicy", "Unity-3DBall-v0", {"n_steps": 32, "batch_size": 96}),
+        (MaskablePPO, "MlpPolicy", "Unity-Basic-v0", {"n_steps": 64, "batch_size": 32}),
+    ],
+)
+def test_plain_algorithms_run_unmodified(algorithm: type, policy: str, env_id: str, settings: dict) -> None:
+    env = UnityVecEnv(env_id, seed=0)
+    model = algorithm(policy, env, seed=0, **settings)
+    model.learn(400)
+    assert model.num_timesteps >= 400
+    assert len(model.ep_info_buffer) > 0
+    env.close()
+
+
+def test_sb3s_own_wrappers_fit() -> None:
+    env = VecNormalize(VecMonitor(UnityVecEnv("Unity-3DBall-v0", seed=0)))
+    model = PPO("MlpPolicy", env, n_steps=16, batch_size=96)
+    model.learn(400)
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=12, warn=False)
+    assert np.isfinite(mean)
+    env.close()
+
+
+def test_masks_are_true_where_allowed() -> None:
+    env = UnityVecEnv("Unity-Basic-v0")
+    assert env.has_attr("action_masks")
+    np.testing.assert_array_equal(np.stack(env.env_method("action_masks")), [[True, True, True]])
+    env.close()
+    continuous = UnityVecEnv("Unity-3DBall-v0")
+    assert not continuous.has_attr("action_masks")
+    continuous.close()
+
+
+def test_wrong_calls_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="Unity-3DBall-v0"):
+        UnityVecEnv("Unity-Elsewhere-v0")
+    with pytest.raises(UnityGymError, match="file_name"):
+        UnityVecEnv("Unity-v0", n_players=2)
+    env = UnityVecEnv("Unity-3DBall-v0")
+    with pytest.raises(UnityGymError, match="action_masks"):
+        env.env_method("fly")
+    env.close()
+    env.close()
