@@ -3,6 +3,8 @@
 Importing this package registers the `Unity-…-v0` ids; `gymnasium.make("unity_gym:Unity-3DBall-v0")` does both in one.
 """
 
-from unity_gym.registration import register
+from unity_gym.registration import aec_env, parallel_env, register
+
+__all__ = ["aec_env", "parallel_env"]
 
 register()

@@ -39,6 +39,7 @@ class PlayerOptions:
     :param num_areas: training areas per player. The embedded player lays out as many; a build does with an area
         replicator in its scene. By default the scene's own number
     :param visual_dtype: of image observations, "uint8" (0…255) or "float32" (0…1)
+    :param uncompressed_layout: of uncompressed images in memory, "CHW", "HWC" or "auto"; see `UnityEnvironment`
     """
 
     file_name: str | Path | None = None
@@ -58,6 +59,7 @@ class PlayerOptions:
     log_folder: str | Path | None = None
     num_areas: int | None = None
     visual_dtype: str = "uint8"
+    uncompressed_layout: str = "auto"
 
 
 class PlayerPool:
@@ -134,6 +136,7 @@ class PlayerPool:
             log_folder=options.log_folder,
             num_areas=options.num_areas or 1,
             visual_dtype=options.visual_dtype,
+            uncompressed_layout=options.uncompressed_layout,
         )
 
     def reset(self, seed: int | None = None) -> None:
@@ -219,6 +222,27 @@ class PlayerPool:
         if not self.tables:
             known = sorted({name for player in self.players for name in player.behavior_specs})
             raise UnknownNameError(f"no behavior {self._behavior!r} in {self.options.file_name}; it has {known}")
+
+    def only_behavior(self) -> tuple[str, AgentTable]:
+        """The name and table of the only behavior, after a reset.
+
+        :raises UnityGymError: the players have several
+        """
+        if len(self.tables) > 1:
+            raise UnityGymError(f"the scene has the behaviors {sorted(self.tables)}: name one, behavior=...")
+        return next(iter(self.tables.items()))
+
+    def require_rows(self, behavior: str, rows: int) -> None:
+        """Check that a behavior still has this number of rows.
+
+        :raises UnityGymError: it has others
+        """
+        if len(self.tables[behavior]) != rows:
+            raise UnityGymError(
+                f"behavior {behavior!r} began with {rows} agents and now needs {len(self.tables[behavior])} rows; this "
+                "environment has a fixed number: let all agents be active when the scene starts, or use "
+                "unity_gym.parallel_env"
+            )
 
     def _ready(self, worker: int, autoreset: bool = True) -> bool:
         """Whether no row of the player still acts, and one asks for an action (or, without autoreset, has ended)."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
 from unity_gym.errors import UnknownNameError
 from unity_gym.player import EMBEDDED
+
+if TYPE_CHECKING:
+    from pettingzoo import AECEnv
+
+    from unity_gym.envs.parallel import UnityParallelEnv
 
 SCENES = ("3DBall", "Basic")
 """The scenes of the embedded player; each is the id `Unity-<Scene>-v0`."""
@@ -20,20 +25,46 @@ def environment_id(scene: str) -> str:
 
 def register() -> None:
     """Register `Unity-v0`, whose player `file_name` names, and an id for each embedded scene."""
-    entry_point = "unity_gym.envs.single_agent:UnitySingleAgentEnv"
-    gym.register("Unity-v0", entry_point)
-    for scene in SCENES:
-        gym.register(environment_id(scene), entry_point, kwargs={"file_name": EMBEDDED + scene, "num_areas": 1})
+    for env_id, options in _options().items():
+        gym.register(
+            env_id,
+            entry_point="unity_gym.envs.single_agent:UnitySingleAgentEnv",
+            vector_entry_point="unity_gym.envs.vector:UnityVectorEnv",
+            kwargs=options,
+        )
 
 
 def registered_options(env_id: str) -> dict[str, Any]:
-    """The player options that an id stands for, for environments that hold all agents of a scene.
+    """The player options that an id stands for.
 
     :param env_id: with or without the prefix "unity_gym:"
     :raises UnknownNameError: no such id of ours; the message lists them
     """
-    known = {environment_id(scene): {"file_name": EMBEDDED + scene} for scene in SCENES} | {"Unity-v0": {}}
+    known = _options()
     name = env_id.removeprefix("unity_gym:")
     if name not in known:
         raise UnknownNameError(f"no environment {env_id!r}; the known ones are {sorted(known)}")
     return known[name]
+
+
+def parallel_env(env_id: str = "Unity-v0", **options: Any) -> UnityParallelEnv:
+    """All agents of a scene as a PettingZoo `ParallelEnv`.
+
+    :param env_id: a registered id, such as "Unity-3DBall-v0" or, with `file_name`, "Unity-v0"
+    :param options: as in `UnityParallelEnv` and `PlayerOptions`
+    :raises UnknownNameError: no such id of ours
+    """
+    from unity_gym.envs.parallel import UnityParallelEnv  # not before it is wanted: importing unity_gym stays fast
+
+    return UnityParallelEnv(**{**registered_options(env_id), **options})
+
+
+def aec_env(env_id: str = "Unity-v0", **options: Any) -> AECEnv[str, Any, Any]:
+    """`parallel_env` as a PettingZoo `AECEnv`, by PettingZoo's own conversion."""
+    from pettingzoo.utils.conversions import parallel_to_aec
+
+    return parallel_to_aec(parallel_env(env_id, **options))
+
+
+def _options() -> dict[str, dict[str, Any]]:
+    return {"Unity-v0": {}} | {environment_id(scene): {"file_name": EMBEDDED + scene} for scene in SCENES}

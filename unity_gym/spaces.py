@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +15,7 @@ from unity_gym.errors import ActionError, UnknownNameError
 from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec, ObservationSpec
 
 VECTOR = "vector"
+_TAKEN = re.compile(rf"|{VECTOR}|obs_\d+")  # names that a sensor's own must not be
 
 
 class ObservationLayout:
@@ -50,6 +53,14 @@ class ObservationLayout:
             return self._part(next(iter(self._parts.values())), columns, rows)
         return {key: self._part(indices, columns, rows) for key, indices in self._parts.items()}
 
+    def overwrite(self, observations: Any, rows: Array, others: Any) -> None:
+        """Put `others`, one a row of `rows`, into `observations`; both as `select` returns them."""
+        if self._single:
+            observations[rows] = others
+        else:
+            for key, part in others.items():
+                observations[key][rows] = part
+
     @staticmethod
     def _part(indices: list[int], columns: Sequence[Array], rows: Any) -> Array:
         if len(indices) == 1:
@@ -57,11 +68,21 @@ class ObservationLayout:
         return np.concatenate([columns[index][rows] for index in indices], axis=-1)
 
 
+def split_rows(observations: Any) -> Iterable[Any]:
+    """The observation of each agent, from those of n agents as `ObservationLayout.select` returns them."""
+    return records(**observations) if isinstance(observations, dict) else observations
+
+
+def records(**columns: Iterable[Any]) -> Iterable[dict[str, Any]]:
+    """Columns → one dict a row, without a Python loop over the rows."""
+    return map(dict, map(zip, repeat(tuple(columns)), zip(*columns.values(), strict=True)))
+
+
 def _names(sensors: Sequence[ObservationSpec]) -> list[str]:
-    """The key of each sensor; "vector" is kept for the concatenation."""
+    """The key of each sensor; "vector" is kept for the concatenation, and `obs_<i>` for sensor i."""
     counts = Counter(sensor.name for sensor in sensors)
     return [
-        f"obs_{index}" if sensor.name in ("", VECTOR) or counts[sensor.name] > 1 else sensor.name
+        f"obs_{index}" if _TAKEN.fullmatch(sensor.name) or counts[sensor.name] > 1 else sensor.name
         for index, sensor in enumerate(sensors)
     ]
 

@@ -1,5 +1,7 @@
 """Gymnasium and PettingZoo environments over the agent table."""
 
+from unity_gym.envs.parallel import UnityParallelEnv
 from unity_gym.envs.single_agent import UnitySingleAgentEnv
+from unity_gym.envs.vector import UnityVectorEnv
 
-__all__ = ["UnitySingleAgentEnv"]
+__all__ = ["UnityParallelEnv", "UnitySingleAgentEnv", "UnityVectorEnv"]

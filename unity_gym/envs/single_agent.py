@@ -27,7 +27,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
     :param behavior: the behavior to control, where the scene has several
     :param render_mode: None; this player draws nothing
-    :param options: as in `PlayerOptions`
+    :param options: as in `PlayerOptions`; `num_areas` is 1 by default
     :raises UnityGymError: the scene shows more than one agent or behavior
     """
 
@@ -43,7 +43,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
     ) -> None:
         if render_mode is not None:
             raise UnityGymError(f"render_mode is None, not {render_mode!r}: this environment draws no pictures")
-        settings = PlayerOptions(**options)
+        settings = PlayerOptions(**{"num_areas": 1, **options})
         self._pool = PlayerPool(settings, behavior=behavior)
         self.render_mode = render_mode
         try:
@@ -107,6 +107,16 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         self._in_episode = not ended
         observation = self._layout.select(table.final_observations if ended else table.observations, 0)
         return observation, float(table.reward[0] + table.group_reward[0]), terminated, truncated, self._info()
+
+    @property
+    def behavior_name(self) -> str:
+        """The name of the agent's behavior."""
+        return self._behavior
+
+    @property
+    def table(self) -> AgentTable:
+        """The agent's row as the last `reset` or `step` left it: its sensors one by one, and its specification."""
+        return self._table
 
     def _require_same_agent(self) -> None:
         if len(self._table) != 1:

@@ -1,0 +1,291 @@
+"""All agents of a scene as a PettingZoo `ParallelEnv`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from itertools import accumulate, chain, repeat
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from pettingzoo import ParallelEnv
+
+from unity_gym.errors import ActionError, NotReadyError, UnknownNameError
+from unity_gym.pool import PlayerOptions, PlayerPool
+from unity_gym.slots import AgentTable
+from unity_gym.spaces import ObservationLayout, action_columns, action_space, records, split_rows
+from unity_gym.specs import ActionTuple
+
+# observations, rewards, terminations, truncations and infos, by agent
+_Told: TypeAlias = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
+
+
+class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo has no types
+    """The agents of all behaviors and teams of one player, from decision to decision.
+
+    An agent's name is its behavior's and its slot: "SoccerTwos?team=0_1" is the second of team 0. Slots stay, whatever
+    ids Unity gives. An agent whose episode ended stays dead until `reset()`: its slot does what zeros mean until then.
+    An agent that comes while the others play is in `agents` from then on, with the observation of its first decision;
+    where its slot is a new one, its name is appended to `possible_agents`. The slot of an agent that died in this
+    episode stays silent even if another agent takes it. So `possible_agents` may grow, and names never leave it.
+
+    With discrete actions, an observation is `{"observation": …, "action_mask": …}` as in PettingZoo's classic games:
+    int8 (sum of the branch sizes,), 1 = allowed, and `action_space(agent).sample(mask)` takes this mask, also where
+    actions are `MultiDiscrete` or `Dict(continuous, discrete)`. Of an agent that ended, it allows everything.
+
+    A reward is the agent's own plus its group's. An info holds `action_mask` and, in behaviors with groups,
+    `group_reward`.
+
+    :param behavior: the one behavior to control, with or without its "?team=…"; the agents of the others do what zeros
+        mean. By default all of them
+    :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
+    :param options: as in `PlayerOptions`
+    """
+
+    metadata = {"render_modes": [], "name": "unity_v0", "is_parallelizable": True}  # noqa: RUF012
+    render_mode = None
+
+    def __init__(self, *, behavior: str | None = None, observations: str = "split", **options: Any) -> None:
+        settings = PlayerOptions(**options)
+        self.agents: list[str] = []
+        self.possible_agents: list[str] = []
+        self._observations, self._visual_dtype = observations, settings.visual_dtype
+        self._casts: dict[str, _Cast] = {}
+        self._cast_of: dict[str, _Cast] = {}
+        self._spaces: dict[tuple[str, str], gym.Space[Any]] = {}
+        self._pool = PlayerPool(settings, behavior=behavior)
+        try:
+            self._pool.reset()
+            self._meet_agents()
+        except BaseException:
+            self._pool.close()
+            raise
+        self._untouched = True  # nobody has stepped since the reset above
+        self._can_resume = False
+
+    def _meet_agents(self) -> None:
+        """Name the slots that have come since the last exchange."""
+        for behavior, table in self._pool.tables.items():
+            cast = self._casts.get(behavior)
+            if cast is None:
+                layout = ObservationLayout(table.spec, self._observations, self._visual_dtype)
+                cast = self._casts[behavior] = _Cast(behavior, table, layout)
+            if names := cast.grow():
+                self.possible_agents += names  # in place: PettingZoo's conversion to AEC holds this list
+                self._cast_of.update(zip(names, repeat(cast), strict=False))
+
+    def observation_space(self, agent: str) -> gym.Space[Any]:
+        """The agent's own observation space, always the same object.
+
+        :raises UnknownNameError: no such agent
+        """
+        return self._space(agent, "observation_space")
+
+    def action_space(self, agent: str) -> gym.Space[Any]:
+        """The agent's own action space, always the same object.
+
+        :raises UnknownNameError: no such agent
+        """
+        return self._space(agent, "action_space")
+
+    def _space(self, agent: str, kind: str) -> gym.Space[Any]:
+        if agent not in self._cast_of:
+            raise UnknownNameError(f"no agent {agent!r}; the possible ones are {self.possible_agents}")
+        if (agent, kind) not in self._spaces:
+            self._spaces[agent, kind] = deepcopy(getattr(self._cast_of[agent], kind))
+        return self._spaces[agent, kind]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Begin a game with all agents that ask for a decision.
+
+        Where all agents ended together, Unity has begun the next episodes and they go on; otherwise, or with a seed or
+        options, RESET is sent.
+
+        :param seed: start the scene afresh with this seed
+        :param options: environment parameters by name, sent before the reset
+        """
+        if options:
+            self._pool.set_environment_parameters(options)
+        if seed is not None or options or not (self._untouched or self._can_resume):
+            self._pool.reset(seed)
+        elif self._can_resume:
+            self._pool.resume()
+        self._untouched = self._can_resume = False
+        self._meet_agents()
+        for cast in self._casts.values():
+            cast.begin()
+        observations, *_, infos = self._told()
+        return observations, infos
+
+    def step(self, actions: Mapping[str, Any]) -> _Told:
+        """Act, and advance until every agent asks for a decision or has ended.
+
+        :param actions: the action of each agent in `agents`
+        :raises NotReadyError: no agent is alive
+        :raises ActionError: an agent has no action, a name is not in `agents`, or an action does not fit its space
+        """
+        if not self.agents:
+            raise NotReadyError("step() without a living agent: call reset() first")
+        if actions.keys() != set(self.agents):
+            missing, extra = sorted(set(self.agents) - actions.keys()), sorted(actions.keys() - set(self.agents))
+            raise ActionError(
+                f"step() takes one action for each agent in env.agents; missing are {missing}, not in it are {extra}"
+            )
+        columns = {behavior: cast.columns(actions) for behavior, cast in self._casts.items()}
+        self._pool.step(columns, autoreset=False)
+        self._meet_agents()
+        for cast in self._casts.values():
+            cast.advance()
+        told = self._told()
+        self._can_resume = not self.agents and all(cast.is_between_episodes() for cast in self._casts.values())
+        return told
+
+    def _told(self) -> _Told:
+        """What `step` returns; sets `agents`."""
+        self.agents = list(chain.from_iterable(cast.living() for cast in self._casts.values()))
+        names, *columns = (
+            list(chain(*parts)) for parts in zip(*(cast.tell() for cast in self._casts.values()), strict=True)
+        )
+        observations, rewards, terminations, truncations, infos = (
+            dict(zip(names, column, strict=True)) for column in columns
+        )
+        return observations, rewards, terminations, truncations, infos
+
+    def render(self) -> None:
+        """Draw nothing."""
+
+    def close(self) -> None:
+        """End the player. Can be called any number of times."""
+        self._pool.close()
+
+
+class _Cast:
+    """The agents of one behavior, told as PettingZoo tells them: names, and who of them is in the game.
+
+    :param behavior: the behavior's full name
+    :param table: its agents
+    :param layout: of their observations
+    """
+
+    def __init__(self, behavior: str, table: AgentTable, layout: ObservationLayout) -> None:
+        self._behavior, self._table, self._layout = behavior, table, layout
+        self._names = np.zeros(0, object)
+        self._acting, self._dead = np.zeros(0, bool), np.zeros(0, bool)
+        actions = table.spec.action_spec
+        self._masked = actions.discrete_size > 0
+        self.action_space = _sampling_with_flat_masks(action_space(actions))
+        self.observation_space = layout.space
+        if self._masked:
+            mask = gym.spaces.Box(0, 1, (sum(actions.discrete_branches),), np.int8)
+            self.observation_space = gym.spaces.Dict({"observation": layout.space, "action_mask": mask})
+
+    def grow(self) -> list[str]:
+        """Follow the table's growth; the names of the new slots."""
+        known, rows = len(self._names), len(self._table)
+        if known == rows:
+            return []
+        new = [f"{self._behavior}_{slot}" for slot in range(known, rows)]
+        self._names = np.concatenate([self._names, np.array(new, object)])
+        self._acting = np.concatenate([self._acting, np.zeros(len(new), bool)])
+        self._dead = np.concatenate([self._dead, np.zeros(len(new), bool)])
+        return new
+
+    def begin(self) -> None:
+        """A game begins: who asks for a decision is in it."""
+        self._acting = self._table.decided.copy()
+        self._ended, self._dead = np.zeros_like(self._acting), np.zeros_like(self._acting)
+        self._rows = np.flatnonzero(self._acting)
+
+    def advance(self) -> None:
+        """After a step: who ended leaves the game until `begin`, and who asks for a first decision is in it."""
+        table = self._table
+        self._ended = (table.terminated | table.truncated) & self._acting
+        told = self._acting | (table.decided & ~self._dead)
+        self._rows = np.flatnonzero(told)
+        self._dead |= self._ended
+        self._acting = told & ~self._ended
+
+    def living(self) -> list[str]:
+        """The names of the agents in the game."""
+        names: list[str] = self._names[self._acting].tolist()
+        return names
+
+    def columns(self, actions: Mapping[str, Any]) -> ActionTuple:
+        """The actions of all rows: those of the agents in the game, zeros for the others."""
+        spec = self._table.spec.action_spec
+        names, rows = self.living(), np.flatnonzero(self._acting)
+        columns = spec.empty_action(len(self._table))
+        if not names:
+            return columns
+        chosen = list(map(actions.__getitem__, names))
+        try:
+            batch = (
+                {key: np.array(list(map(itemgetter(key), chosen))) for key in chosen[0]}
+                if isinstance(chosen[0], Mapping)
+                else np.array(chosen)
+            )
+            acting = action_columns(spec, batch, len(rows))
+        except (ValueError, TypeError, KeyError) as error:  # numpy says in many ways that shapes differ
+            raise ActionError(f"the actions of {self._behavior!r} do not fit {self.action_space}: {error}") from error
+        columns.continuous[rows], columns.discrete[rows] = acting.continuous, acting.discrete
+        return columns
+
+    def tell(self) -> tuple[list[Any], ...]:
+        """Names, observations, rewards, terminations, truncations, infos of who is in the game or has just ended."""
+        table, rows = self._table, self._rows
+        ended = self._ended[rows]
+        batch = self._layout.select(table.observations, rows)
+        if ended.any():
+            final = self._layout.select(table.final_observations, rows[ended])
+            self._layout.overwrite(batch, np.flatnonzero(ended), final)
+        observations = split_rows(batch)
+        info: dict[str, Iterable[Any]] = {}
+        if self._masked:
+            info["action_mask"] = mask = (table.action_mask[rows] | ended[:, None]).astype(np.int8)
+            observations = records(observation=observations, action_mask=mask)
+        if table.group_id.any():
+            info["group_reward"] = table.group_reward[rows].tolist()
+        return (
+            self._names[rows].tolist(),
+            list(observations),
+            (table.reward + table.group_reward)[rows].tolist(),
+            (table.terminated[rows] & ended).tolist(),
+            (table.truncated[rows] & ended).tolist(),
+            list(records(**info) if info else map(dict, repeat((), len(rows)))),
+        )
+
+    def is_between_episodes(self) -> bool:
+        """Whether every running episode began in the last step."""
+        table = self._table
+        return not (table.alive & ~(table.terminated | table.truncated)).any()
+
+
+def _sampling_with_flat_masks(space: gym.Space[Any]) -> gym.Space[Any]:
+    """The same space; `sample(mask)` takes a mask that is flat over all branches."""
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return _MultiDiscrete(space.nvec)
+    if isinstance(space, gym.spaces.Dict):
+        return _Hybrid({key: _sampling_with_flat_masks(part) for key, part in space.spaces.items()})
+    return space
+
+
+class _MultiDiscrete(gym.spaces.MultiDiscrete):
+    """A `MultiDiscrete` whose `sample` also takes a mask int8 (sum of the branch sizes,)."""
+
+    def sample(self, mask: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]  # its type of mask is wider
+        if isinstance(mask, np.ndarray):
+            mask = tuple(np.split(mask, list(accumulate(self.nvec.tolist()))[:-1]))
+        return super().sample(mask, **kwargs)
+
+
+class _Hybrid(gym.spaces.Dict):
+    """A `Dict(continuous, discrete)` whose `sample` also takes a mask int8 (sum of the branch sizes,)."""
+
+    def sample(self, mask: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]  # its type of mask is wider
+        if isinstance(mask, np.ndarray):
+            mask = {"continuous": None, "discrete": mask}
+        return super().sample(mask, **kwargs)
