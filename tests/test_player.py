@@ -172,7 +172,6 @@ def test_a_player_that_never_dials_is_a_time_out(connection: PlayerConnection, t
     player = Player(launcher(tmp_path, "never-dial"), connection.port)
     with pytest.raises(PlayerTimeoutError):
         connection.receive(0.3, player.check)
-    assert player.name in player.report("sent nothing.", "Wait longer.")
     player.close(grace=0)
 
 
@@ -333,17 +332,18 @@ def test_ctrl_c_in_the_terminal_interrupts_a_wait_and_spares_the_player(
     assert has_ended(player)
 
 
-def test_a_forked_child_does_not_end_the_player_of_its_parent(
+def test_forked_children_neither_crash_nor_end_the_player_of_their_parent(
     user_script: Callable[[str], tuple[subprocess.Popen[str], int]],
 ) -> None:
     process, player = user_script(
         """
-        child = os.fork()
-        if child == 0:
-            player.close(grace=0)
-            del player
-            sys.exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                player.close(grace=0)
+                del player
+                sys.exit(0)
+            assert os.waitpid(child, 0)[1] == 0
         player.check()
         player.close(grace=0)
         connection.close()

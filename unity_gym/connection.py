@@ -7,6 +7,7 @@ waits; the reply to that call is Python's next message. So at any time at most o
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import threading
@@ -15,6 +16,11 @@ import weakref
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any
+
+# gRPC's own fork handlers do not support a running server: about one in six forked children (data loaders,
+# multiprocessing) then crashes in them. Without them a child is safe as long as it does not use gRPC itself. gRPC reads
+# the setting when it is imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 

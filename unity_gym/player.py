@@ -99,20 +99,14 @@ class Player:
             code = self._process.poll()
             if code is None:
                 return
-            self._ending = self.report(
-                f"{_ending(code)}.", f"If its log does not say why, start it by hand: {self._by_hand}"
+            tail = self.log_tail()
+            self._ending = (
+                f"Player {self.name!r} (process {self.pid}) {_ending(code)}. If its log does not say why, start it by "
+                f"hand: {self._by_hand}\n"
+                + (f"The end of its log, {self.log_file}:\n{tail}" if tail else f"Its log, {self.log_file}, is empty.")
             )
             self.close(grace=0.0)
         raise PlayerError(self._ending)
-
-    def report(self, cause: str, remedy: str) -> str:
-        """The text of an error about this player, with the tail of its log.
-
-        :param cause: a sentence whose subject is the player: "sent nothing for 60 s."
-        """
-        tail = self.log_tail()
-        log = f"The end of its log, {self.log_file}:\n{tail}" if tail else f"Its log, {self.log_file}, is empty."
-        return f"Player {self.name!r} (process {self.pid}) {cause} {remedy}\n{log}"
 
     def log_tail(self, lines: int = 20) -> str:
         """The last lines that the player wrote to its log, its standard output or its standard error."""
