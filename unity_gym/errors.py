@@ -29,3 +29,7 @@ class UnknownNameError(UnityGymError, ValueError):
 
 class NotReadyError(UnityGymError, RuntimeError):
     """A call came in the wrong order: a step before the reset, or any call after close."""
+
+
+class DemonstrationError(UnityGymError, ValueError):
+    """A recording that cannot be read, written or used for a behavior."""

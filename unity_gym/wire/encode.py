@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from unity_gym.specs import ActionSpec, ActionTuple, Array
-from unity_gym.wire.messages import RESET, STEP, UnityMessage
+from unity_gym.wire.messages import RESET, STEP, BrainParameters, UnityMessage
 
 COMMUNICATION_VERSION = "1.5.0"
 PACKAGE_VERSION = "1.1.0"  # of the Python packages whose messages these are
@@ -29,6 +29,15 @@ def varint(value: int) -> bytes:
 def length_delimited(field: int, payload_length: int) -> bytes:
     """The key and length that stand before a length-delimited field's payload."""
     return varint(field << 3 | 2) + varint(payload_length)
+
+
+def brain_parameters(behavior: str, actions: ActionSpec) -> Any:
+    """The `BrainParameters` message by which a behavior is announced."""
+    parameters = BrainParameters(brain_name=behavior, is_training=True)
+    parameters.action_spec.num_continuous_actions = actions.continuous_size
+    parameters.action_spec.num_discrete_actions = actions.discrete_size
+    parameters.action_spec.discrete_branch_sizes.extend(actions.discrete_branches)
+    return parameters
 
 
 class ActionEncoder:

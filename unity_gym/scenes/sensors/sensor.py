@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from unity_gym.wire.png import encode_image
 from unity_gym.specs import Array, DimensionProperty, ObservationType
+from unity_gym.wire.png import encode_images
 
 
 class Sensor(ABC):
@@ -114,7 +114,7 @@ class ImageSensor(Sensor):
         self._read = read
 
     def observe(self, rows: Array) -> list[bytes]:
-        return [encode_image(image) for image in self._read(rows)]
+        return encode_images(self._read(rows))
 
 
 AnySensor = TypeVar("AnySensor", bound=Sensor)
