@@ -8,6 +8,7 @@ waits; the reply to that call is Python's next message. So at any time at most o
 from __future__ import annotations
 
 import os
+import contextlib
 import queue
 import socket
 import threading
@@ -85,24 +86,22 @@ class PlayerConnection:
         deadline = time.monotonic() + (min(timeout, 1.0) if self._hung_up else timeout)
         while True:
             wait = min(_CHECK_PERIOD, max(deadline - time.monotonic(), 0.0))
-            try:
+            with contextlib.suppress(queue.Empty):
                 request, self._pending = self._exchange.calls.get(timeout=wait)
-            except queue.Empty:
-                check()
-                if time.monotonic() < deadline:
-                    continue
-                if self._hung_up:
-                    raise PlayerError(
-                        f"The player on port {self.port} hung up before it got the answer to its last message: it was "
-                        "stopped or it crashed. Look into its log, and start a new environment."
-                    ) from None
-                raise PlayerTimeoutError(
-                    f"The player on port {self.port} sent nothing for {timeout:g} s. If it needs longer (a slow start, "
-                    "a long episode without decisions), raise the time-out; otherwise see that its scene holds an "
-                    f"agent that requests decisions and that it was started with --mlagents-port {self.port}."
-                ) from None
-            else:
                 return request
+            check()
+            if time.monotonic() < deadline:
+                continue
+            if self._hung_up:
+                raise PlayerError(
+                    f"The player on port {self.port} hung up before it got the answer to its last message: it was "
+                    "stopped or it crashed. Look into its log, and start a new environment."
+                )
+            raise PlayerTimeoutError(
+                f"The player on port {self.port} sent nothing for {timeout:g} s. If it needs longer (a slow start, "
+                "a long episode without decisions), raise the time-out; otherwise see that its scene holds an "
+                f"agent that requests decisions and that it was started with --mlagents-port {self.port}."
+            )
 
     def send(self, reply: bytes) -> None:
         """Answers the message that :meth:`receive` returned last.
