@@ -6,6 +6,8 @@ the ball's mass cancel out of its motion; the parameter `mass` therefore has not
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from unity_gym.scenes.academy import Academy
@@ -15,46 +17,44 @@ from unity_gym.scenes.sensors import Sensor, VectorSensor
 from unity_gym.specs import ActionSpec, Array
 
 _TICK = 0.02  # seconds
-_DEGREES_PER_TICK = 2.0
+_HALF_TURN_PER_TICK = np.radians(2.0) / 2
 _TILT_LIMIT = 0.25  # of the quaternion's components, about 29 degrees
 _HALF_PLATFORM = 2.5  # m; a cube of 5 m
 _RADIUS = 0.5  # m, times the parameter `scale`
 _FRICTION = 0.6
 _SPHERE_INERTIA = 0.4  # of m r²
+_ROLLING = 1 / (1 + 1 / _SPHERE_INERTIA)  # the share of the slip whose removal makes the ball roll
 _ANGULAR_DRAG = 0.01  # 1/s
 _CONTACT_OFFSET = 0.02  # m; surfaces that are nearer get a contact (0.01 m for each)
 _DEPENETRATION = 10 * _TICK  # m a tick
 
-# A rotation matrix (9 entries, row by row) is linear in the products q_i q_j of its unit quaternion q = (w, x, y, z).
-_ROTATION = np.zeros((9, 16))
-for _entry, _terms in enumerate(
-    (
-        (("ww", 1), ("xx", 1), ("yy", -1), ("zz", -1)),
-        (("xy", 2), ("wz", -2)),
-        (("xz", 2), ("wy", 2)),
-        (("xy", 2), ("wz", 2)),
-        (("ww", 1), ("yy", 1), ("xx", -1), ("zz", -1)),
-        (("yz", 2), ("wx", -2)),
-        (("xz", 2), ("wy", -2)),
-        (("yz", 2), ("wx", 2)),
-        (("ww", 1), ("zz", 1), ("xx", -1), ("yy", -1)),
-    )
-):
-    for _pair, _factor in _terms:
-        _ROTATION[_entry, 4 * "wxyz".index(_pair[0]) + "wxyz".index(_pair[1])] = _factor
+
+def _linear(terms: str) -> Array:
+    """The matrix (9, 16) that turns the products q_i q_j of a quaternion into 9 sums of them, such as "2xy-2wz"."""
+    matrix = np.zeros((9, 16))
+    for row, entry in enumerate(terms.split()):
+        for sign, factor, i, j in re.findall(r"([+-]?)(2?)([wxyz])([wxyz])", entry):
+            matrix[row, 4 * "wxyz".index(i) + "wxyz".index(j)] = float(f"{sign}{factor or 1}")
+    return matrix
+
+
+# The rotation matrix, row by row, of the unit quaternion q = (w, x, y, z).
+_ROTATION = _linear("ww+xx-yy-zz 2xy-2wz 2xz+2wy 2xy+2wz ww+yy-xx-zz 2yz-2wx 2xz-2wy 2yz+2wx ww+zz-xx-yy")
+
+# n × v = N v, with the 9 entries of N, row by row, linear in n.
+_CROSS = np.zeros((9, 3))
+for _entry, _component, _sign in ((1, 2, -1), (2, 1, 1), (3, 2, 1), (5, 0, -1), (6, 1, -1), (7, 0, 1)):
+    _CROSS[_entry, _component] = _sign
 
 # q · (cos h, sin h on one axis) = cos h · q + sin h · (q, permuted, with these signs)
 _ABOUT_X = np.array([1, 0, 3, 2]), np.array([[-1.0], [1.0], [1.0], [-1.0]])
 _ABOUT_Z = np.array([3, 2, 1, 0]), np.array([[-1.0], [1.0], [-1.0], [1.0]])
 
-_YZX, _ZXY = np.array([1, 2, 0]), np.array([2, 0, 1])
 
-
-def _turn(rotation: Array, axis: tuple[Array, Array], degrees: Array) -> Array:
-    """The quaternions (4, n) turned about one of their local axes."""
-    half = np.radians(degrees / 2)
+def _turn(rotation: Array, axis: tuple[Array, Array], half: Array) -> Array:
+    """The quaternions (4, n) turned about one of their local axes; `half` of the angles (n) in radians."""
     permutation, signs = axis
-    turned: Array = np.cos(half) * rotation + np.sin(half) * signs * rotation[permutation]
+    turned: Array = np.cos(half) * rotation + np.sin(half) * signs * rotation.take(permutation, axis=0)
     return turned
 
 
@@ -99,15 +99,15 @@ class ThreeDBall(Scene):
         return [VectorSensor("VectorSensor_size8", 8, self._observe)]
 
     def _observe(self, rows: Array) -> Array:
-        columns: Array = np.concatenate([self.rotation[3:0:-2], self.offset, self.velocity])
-        return columns[:, rows].T
+        observations: Array = np.concatenate([self.rotation[3:0:-2], self.offset, self.velocity])[:, rows].T
+        return observations
 
     def _begin_episode(self, rows: Array) -> None:
         rng, n = self.academy.rng, len(rows)
         level = np.zeros((4, n))
         level[0] = 1
-        tilted = _turn(level, _ABOUT_X, rng.uniform(-10, 10, n))
-        self.rotation[:, rows] = _turn(tilted, _ABOUT_Z, rng.uniform(-10, 10, n))
+        tilted = _turn(level, _ABOUT_X, np.radians(rng.uniform(-5, 5, n)))
+        self.rotation[:, rows] = _turn(tilted, _ABOUT_Z, np.radians(rng.uniform(-5, 5, n)))
         self.offset[0, rows] = rng.uniform(-1.5, 1.5, n)
         self.offset[1, rows] = 4
         self.offset[2, rows] = rng.uniform(-1.5, 1.5, n)
@@ -116,13 +116,13 @@ class ThreeDBall(Scene):
 
     def _act(self, rows: Array) -> None:
         agents = self.agents  # all of them act in every tick
-        degrees = _DEGREES_PER_TICK * np.clip(agents.continuous, -1, 1)
+        half = np.minimum(np.maximum(agents.continuous.T, -1), 1) * _HALF_TURN_PER_TICK
+        direction = np.sign(half)
         for action, (component, axis) in enumerate(((3, _ABOUT_Z), (1, _ABOUT_X))):
-            wanted, tilt = degrees[:, action], self.rotation[component]
-            within = np.where(wanted > 0, tilt < _TILT_LIMIT, tilt > -_TILT_LIMIT)
-            self.rotation = _turn(self.rotation, axis, wanted * within)
-        x, y, z = self.offset
-        lost = (y < -2) | (np.abs(x) > 3) | (np.abs(z) > 3)
+            within = direction[action] * self.rotation[component] < _TILT_LIMIT
+            self.rotation = _turn(self.rotation, axis, half[action] * within)
+        distance = np.abs(self.offset)
+        lost = (self.offset[1] < -2) | (distance[0] > 3) | (distance[2] > 3)
         agents.reward[:] = np.where(lost, -1, 0.1)
         if lost.any():
             agents.end_episode(rows[lost])
@@ -133,28 +133,23 @@ class ThreeDBall(Scene):
         The contact is inelastic, stops the approach before the surfaces meet, and takes back what they overlap. Its
         friction acts against the slip of the ball's surface and turns it (Coulomb's law), up to rolling.
         """
-        self.velocity[1] -= self.gravity * _TICK
-        self.spin *= 1 - _ANGULAR_DRAG * _TICK
+        velocity, spin = self.velocity, self.spin
+        velocity[1] -= self.gravity * _TICK
+        spin *= 1 - _ANGULAR_DRAG * _TICK
         products = (self.rotation[:, np.newaxis] * self.rotation).reshape(16, -1)
         axes = (_ROTATION @ products).reshape(3, 3, -1)  # world × local
         local = (axes * self.offset[:, np.newaxis]).sum(axis=0)
-        apart = local - np.clip(local, -_HALF_PLATFORM, _HALF_PLATFORM)
-        distance = np.sqrt((apart * apart).sum(axis=0))
-        normal = (axes * (apart / np.maximum(distance, 1e-9))).sum(axis=1)
+        apart = local - np.minimum(np.maximum(local, -_HALF_PLATFORM), _HALF_PLATFORM)
+        distance = np.sqrt((apart * apart).sum(axis=0)) + 1e-9
+        normal = (axes * (apart / distance)).sum(axis=1)
         gap = distance - self.radius
 
-        approach = -(self.velocity * normal).sum(axis=0)
+        approach = -(velocity * normal).sum(axis=0)
         push = np.maximum(approach - np.maximum(gap, 0) / _TICK, 0) * (gap < _CONTACT_OFFSET)
-        slip = self.velocity + approach * normal - self.radius * _cross(self.spin, normal)
-        speed = np.sqrt((slip * slip).sum(axis=0))
-        rolling = 1 / (1 + 1 / _SPHERE_INERTIA)  # the share of the slip whose removal makes the ball roll
-        drag = -slip * np.minimum(rolling, _FRICTION * push / np.maximum(speed, 1e-9))
-        self.velocity += push * normal + drag
-        self.spin -= _cross(normal, drag) / (_SPHERE_INERTIA * self.radius)
-        self.offset += self.velocity * _TICK + np.clip(-gap, 0, _DEPENETRATION) * normal
-
-
-def _cross(a: Array, b: Array) -> Array:
-    """The cross products of the columns of (3, n)."""
-    product: Array = a[_YZX] * b[_ZXY] - a[_ZXY] * b[_YZX]
-    return product
+        normal_cross = (_CROSS @ normal).reshape(3, 3, -1)
+        slip = velocity + approach * normal + self.radius * (normal_cross * spin).sum(axis=1)
+        speed = np.sqrt((slip * slip).sum(axis=0)) + 1e-9
+        drag = slip * -np.minimum(_ROLLING, _FRICTION * push / speed)
+        velocity += push * normal + drag
+        spin -= (normal_cross * drag).sum(axis=1) / (_SPHERE_INERTIA * self.radius)
+        self.offset += velocity * _TICK + np.minimum(np.maximum(-gap, 0), _DEPENETRATION) * normal
