@@ -7,8 +7,8 @@ waits; the reply to that call is Python's next message. So at any time at most o
 
 from __future__ import annotations
 
-import os
 import contextlib
+import os
 import queue
 import socket
 import threading
