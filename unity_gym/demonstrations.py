@@ -1,0 +1,738 @@
+"""Recordings of agents that show how it is done: Unity's `.demo` files → columns of transitions, and back.
+
+A file is a header, the behavior's actions, and one record a decision: what the agent saw and what it then did. The
+reward and the end that an action led to stand in the next record. A record that is done holds the last observation of
+an episode; no action follows from it, whatever the file says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+from operator import attrgetter
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from unity_gym.envs.single_agent import UnitySingleAgentEnv
+from unity_gym.errors import ActionError, DemonstrationError, NotReadyError, ProtocolError, UnknownNameError
+from unity_gym.spaces import action_columns
+from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec, ObservationSpec
+from unity_gym.wire.decode import BehaviorDecoder, action_spec
+from unity_gym.wire.encode import ActionEncoder, brain_parameters, varint
+from unity_gym.wire.messages import (
+    AgentInfoActionPair,
+    BrainParameters,
+    DemonstrationMeta,
+    ListAgentAction,
+    Observation,
+)
+from unity_gym.wire.png import encode_images
+from unity_gym.wire.varints import unpack_varints
+
+SUFFIX = ".demo"
+
+_API_VERSIONS = (0, 1)
+_BODY = 33  # the byte at which the header's room ends and the behavior's parameters begin
+_MOST_CHOICES = 1 << 16  # over all branches; more can only come from a damaged file
+_RECORDER = "unity_gym"  # marks our files: their uncompressed images lie as declared, C×H×W
+_PNG = 1
+
+_CONTINUOUS, _DISCRETE = attrgetter("continuous_actions"), attrgetter("discrete_actions")
+_DEPRECATED = attrgetter("vector_actions_deprecated")
+_UNREADABLE = (ProtocolError, ValueError, OverflowError, MemoryError)  # what broken values make decoders raise
+
+T = TypeVar("T")
+
+
+class RecordingHeader(NamedTuple):
+    """What a file says of itself. Unity counts begun episodes, too, and divides the sum of all rewards by their number."""
+
+    path: Path
+    name: str
+    number_steps: int
+    number_episodes: int
+    mean_reward: float
+
+
+@dataclass(frozen=True, eq=False)
+class Demonstration:
+    """Transitions as columns of n rows, in the order in which they were recorded. Row t is a decision and its outcome.
+
+    - `spec`, `behavior_name`: of the first file; images are C×H×W, also where the file's are H×W×C
+    - `observations`, `next_observations`: one array (n, *shape) a sensor; float32, images of the wanted dtype
+    - `actions`: float32 (n, continuous size) and int32 (n, branches)
+    - `action_masks`: bool (n, sum of the branch sizes), True = **allowed**
+    - `rewards`, `group_rewards`: float32 (n,), the agent's own and its group's
+    - `terminated`, `truncated`: bool (n,). The last episode of a file may have neither: the recording stopped there.
+    - `episodes`: int (k, 2), the first row of each episode and the row after its last
+    - `headers`: one a file
+
+    Beneath lie the records, N rows: `record_observations` (arrays (N, *shape)), `record_rewards` float32 (N,) and
+    `record_done` bool (N,). Transition t goes from record `rows[t]` to record `rows[t] + 1`: a learner that draws
+    minibatches of images can index the records and spare the two copies that the properties make.
+    """
+
+    behavior_name: str
+    spec: BehaviorSpec
+    headers: tuple[RecordingHeader, ...]
+    record_observations: list[Array]
+    record_rewards: Array
+    record_done: Array
+    rows: Array
+    actions: ActionTuple
+    action_masks: Array
+    rewards: Array
+    group_rewards: Array
+    terminated: Array
+    truncated: Array
+    episodes: Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def observations(self) -> list[Array]:
+        """What the agent saw when it acted."""
+        return [_take(column, self.rows) for column in self.record_observations]
+
+    @cached_property
+    def next_observations(self) -> list[Array]:
+        """What it saw at its next decision, or at the end of the episode."""
+        return [_take(column, self.rows + 1) for column in self.record_observations]
+
+    @property
+    def episode_starts(self) -> Array:
+        """bool (n,), True where an episode, or another file, begins."""
+        starts = np.zeros(len(self), bool)
+        starts[self.episodes[:, 0]] = True
+        return starts
+
+
+def load(path: str | Path, visual_dtype: str = "uint8", uncompressed_layout: str = "auto") -> Demonstration:
+    """Read a recording, or all `.demo` files of a folder, in the order of their names.
+
+    :param path: the file or folder
+    :param visual_dtype: of images, "uint8" (0…255) or "float32" (0…1)
+    :param uncompressed_layout: how the numbers of uncompressed images lie in the file: "CHW", "HWC", or "auto": as
+        Unity's packages 3.0.0 and 4.0.0 write them, which declare C×H×W and write H×W×C. Files of `DemonstrationWriter`
+        tell it themselves.
+    :raises DemonstrationError: no such file, a damaged one, no recording, or files of behaviors that differ
+    :raises UnknownNameError: another dtype or layout
+    """
+    if visual_dtype not in ("uint8", "float32"):
+        raise UnknownNameError(f"visual_dtype is 'uint8' or 'float32', not {visual_dtype!r}")
+    if uncompressed_layout not in ("auto", "CHW", "HWC"):
+        raise UnknownNameError(f"uncompressed_layout is 'auto', 'CHW' or 'HWC', not {uncompressed_layout!r}")
+    path = Path(path)
+    files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+    if not files:
+        raise DemonstrationError(f"the folder {path} holds no {SUFFIX} file: name the folder of the recordings")
+    parts = [_Reader(file).read(visual_dtype, uncompressed_layout) for file in files]
+    for part in parts[1:]:
+        _require_equal(part.spec, parts[0].spec, f"{part.headers[0].path}", f"{files[0]}")
+    demonstration = parts[0] if len(parts) == 1 else _concatenate(parts)
+    if not len(demonstration):
+        raise DemonstrationError(f"{path} holds no transition, which takes two records of one episode: record more")
+    return demonstration
+
+
+def check_fits(demonstration: Demonstration, spec: BehaviorSpec) -> None:
+    """Require that a recording has the observations and actions of a behavior.
+
+    :raises DemonstrationError: it has not; the message shows both, sensor by sensor
+    """
+    _require_equal(demonstration.spec, spec, f"the recording {demonstration.headers[0].path}", "the behavior")
+
+
+class DemonstrationWriter:
+    """Writes one agent's records into a `.demo` file that Unity, Unity's trainers and `load` read.
+
+    Use it as a context manager, or `close` it: until then the records lie beside the path under the suffix `.part`.
+    A recording that an error cuts off is closed all the same and keeps every record that was added.
+
+    :param path: of the new file, with the suffix `.demo`; a name of up to 16 letters is taken from it
+    :param behavior_name: the behavior's name
+    :param spec: its specification
+    :param visual_dtype: of the images that `add` gets: "uint8" (0…255), written as PNG, or "float32" (0…1), written
+        uncompressed
+    :raises DemonstrationError: another suffix, or a file of that name is there already
+    """
+
+    def __init__(self, path: str | Path, behavior_name: str, spec: BehaviorSpec, visual_dtype: str = "uint8") -> None:
+        self.path = _new_file(path)
+        self._name = re.sub(r"[^A-Za-z0-9 -]", "", self.path.stem)[:16]
+        self._behavior_name, self._spec = behavior_name, spec
+        self._shapes = [sensor.shape for sensor in spec.observation_specs]
+        self._dtypes = [sensor.column_dtype(visual_dtype) for sensor in spec.observation_specs]
+        self._heads = [_head(*pair) for pair in zip(spec.observation_specs, self._dtypes, strict=True)]
+        self._mask_width = sum(spec.action_spec.discrete_branches)
+        self._actions = ActionEncoder(spec.action_spec)
+        self._steps = self._ended = 0
+        self._in_episode = False
+        self._reward = 0.0
+        self._part = self.path.with_name(self.path.name + ".part")
+        self._file = self._part.open("wb")
+        parameters = brain_parameters(behavior_name, spec.action_spec)
+        parameters.recorder = _RECORDER
+        self._file.write(self._header())
+        self._append(parameters)
+
+    def add(
+        self,
+        observations: Sequence[Array],
+        action: ActionTuple | None = None,
+        *,
+        reward: float = 0.0,
+        group_reward: float = 0.0,
+        terminated: bool = False,
+        truncated: bool = False,
+        action_mask: Array | None = None,
+    ) -> None:
+        """Add a record: what the agent sees, and what it does next or that its episode ended here.
+
+        :param observations: one array of the sensor's shape a sensor; see `visual_dtype` for images
+        :param action: of one agent; None where the episode ended
+        :param reward: what the agent's last action led to; not the one given here
+        :param group_reward: the same, of its group
+        :param terminated: the episode came to its end; the observations are its last
+        :param truncated: the episode was cut off here
+        :param action_mask: bool (sum of the branch sizes,), True = allowed; None allows everything
+        :raises DemonstrationError: observations that do not fit the behavior, NaN, or neither an action nor an end
+        :raises ActionError: the action does not fit
+        :raises NotReadyError: the recording is closed
+        """
+        if self._file.closed:
+            raise NotReadyError(f"the recording {self.path} is closed: begin a new one")
+        done = terminated or truncated
+        if action is None:
+            if not done:
+                raise DemonstrationError(
+                    "a record has an action unless its episode ended: pass one, or say what ended it"
+                )
+            action = self._spec.action_spec.empty_action(1)
+        self._spec.action_spec.validate(action, 1, self._behavior_name)
+        if not np.isfinite([reward, group_reward]).all():
+            raise DemonstrationError(f"rewards are finite numbers; got {reward} and {group_reward}")
+        pair = AgentInfoActionPair()
+        info = pair.agent_info
+        info.reward, info.group_reward = float(reward), float(group_reward)
+        info.done, info.max_step_reached = done, truncated and not terminated
+        if action_mask is not None:
+            info.action_mask = self._forbidden(action_mask)
+        self._add_observations(info, observations)
+        pair.action_info.CopyFrom(ListAgentAction.FromString(self._actions.encode(action)).value[0])
+        self._append(pair)
+        self._steps += 1
+        self._ended += done
+        self._in_episode = not done
+        self._reward += float(reward)
+
+    def _add_observations(self, info: Any, observations: Sequence[Array]) -> None:
+        arrays = list(map(np.asarray, observations))
+        if [(array.shape, array.dtype) for array in arrays] != list(zip(self._shapes, self._dtypes, strict=True)):
+            wanted = [f"{dtype} {shape}" for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
+            given = [f"{array.dtype} {array.shape}" for array in arrays]
+            raise DemonstrationError(
+                f"behavior {self._behavior_name!r} observes {', '.join(wanted)}; got {', '.join(given)}: pass one array "
+                "a sensor, not concatenated, of the dtype that the writer was made for"
+            )
+        for index, (head, array) in enumerate(zip(self._heads, arrays, strict=True)):
+            observation = info.observations.add()
+            observation.CopyFrom(head)
+            if array.dtype == np.uint8:
+                observation.compressed_data = encode_images(array[np.newaxis])[0]
+            elif np.isfinite(array).all():
+                observation.float_data.data = array.astype("<f4").tobytes()
+            else:
+                raise DemonstrationError(f"sensor {index} holds NaN or infinite values: mend the scene, then record")
+
+    def _forbidden(self, allowed: Array) -> bytes:
+        mask = np.asarray(allowed)
+        if mask.shape != (self._mask_width,):
+            raise DemonstrationError(
+                f"an action mask of behavior {self._behavior_name!r} has the shape ({self._mask_width},), a place for "
+                f"each choice of each branch; got {mask.shape}"
+            )
+        return (~mask.astype(bool)).tobytes()
+
+    def close(self) -> None:
+        """Write the header and give the file its name; a recording without a record leaves no file.
+
+        Can be called any number of times.
+        """
+        if self._file.closed:
+            return
+        self._file.seek(0)
+        self._file.write(self._header())
+        self._file.close()
+        if self._steps:
+            os.replace(self._part, self.path)
+        else:
+            self._part.unlink()
+
+    def _header(self) -> bytes:
+        """The header, filled up to its room; the name is shortened where long numbers need the place."""
+        episodes = self._ended + self._in_episode
+        meta = DemonstrationMeta(api_version=1, number_steps=self._steps, number_episodes=episodes)
+        meta.mean_reward = self._reward / max(1, episodes)
+        meta.demonstration_name = self._name[: _BODY - 1 - 2 - meta.ByteSize()]  # a string's key and length are 2 bytes
+        encoded: bytes = meta.SerializeToString()
+        return (varint(len(encoded)) + encoded).ljust(_BODY, b"\0")
+
+    def _append(self, message: Any) -> None:
+        encoded = message.SerializeToString()
+        self._file.write(varint(len(encoded)) + encoded)
+
+    def __enter__(self) -> DemonstrationWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
+    """Records, while anyone acts in the environment, until `save` or `close`.
+
+    An episode that a reset, `save` or `close` cuts off is recorded as truncated. Wrappers that change actions belong
+    outside of this one, so that what Unity gets is recorded.
+
+    :param env: an environment of `gymnasium.make("Unity-…-v0")`
+    :param path: of the new file, with the suffix `.demo`
+    :raises DemonstrationError: another environment, another suffix, or a file of that name is there already
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], path: str | Path) -> None:
+        super().__init__(env)
+        agent = env.unwrapped
+        if not isinstance(agent, UnitySingleAgentEnv):
+            raise DemonstrationError(
+                f"only a Unity environment with one agent can be recorded, not {type(agent).__name__}: make one with "
+                'gymnasium.make("Unity-…-v0")'
+            )
+        if env.action_space != agent.action_space:
+            raise DemonstrationError(
+                f"a wrapper below changes the actions, from {agent.action_space} to {env.action_space}: put "
+                "RecordDemonstration below it"
+            )
+        self.path = _new_file(path)
+        self._agent = agent
+        self._writer: DemonstrationWriter | None = None
+        self._saved = False
+        self._seen: dict[str, Any] | None = None  # the record that waits for its action
+        self._acted = False  # in this episode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As the environment's."""
+        self._cut()
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._seen = self._look(self._agent.table.observations)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """As the environment's."""
+        result = self.env.step(action)
+        if not self._saved and self._seen is not None:
+            batch = (
+                {key: np.asarray(part)[np.newaxis] for key, part in action.items()}
+                if isinstance(action, dict)
+                else np.asarray(action)[np.newaxis]
+            )
+            self._add(action=action_columns(self._agent.table.spec.action_spec, batch, 1), **self._seen)
+            self._acted = True
+            self._look_after_step(terminated=result[2], truncated=result[3])
+        return result
+
+    def _look_after_step(self, terminated: bool, truncated: bool) -> None:
+        table = self._agent.table
+        ended = bool(table.terminated[0] or table.truncated[0])  # else an outer limit may have cut the episode
+        seen = self._look(table.final_observations if ended else table.observations)
+        seen |= {"reward": float(table.reward[0]), "group_reward": float(table.group_reward[0])}
+        if terminated or truncated:
+            self._add(terminated=terminated, truncated=truncated, **seen)
+            self._seen, self._acted = None, False
+        else:
+            self._seen = seen
+
+    def _look(self, columns: Sequence[Array]) -> dict[str, Any]:
+        """A copy of what the agent sees, and may do."""
+        table = self._agent.table
+        mask = table.action_mask[0].copy() if table.action_mask.shape[1] else None
+        return {"observations": [column[0].copy() for column in columns], "action_mask": mask}
+
+    def _add(self, **record: Any) -> None:
+        if self._writer is None:
+            images = [column.dtype.name for column in self._agent.table.observations if column.ndim == 4]
+            self._writer = DemonstrationWriter(
+                self.path, self._agent.behavior_name, self._agent.table.spec, *images[:1]
+            )
+        self._writer.add(**record)
+
+    def _cut(self) -> None:
+        """End a running episode as truncated."""
+        if self._seen is not None and self._acted and not self._saved:
+            self._add(truncated=True, **self._seen)
+        self._seen, self._acted = None, False
+
+    def save(self) -> None:
+        """End the recording and write its file; the environment goes on unrecorded. Without a step there is no file."""
+        self._cut()
+        self._saved = True
+        if self._writer is not None:
+            self._writer.close()
+
+    def close(self) -> None:
+        """Save, and close the environment."""
+        try:
+            self.save()
+        finally:
+            super().close()
+
+
+def record(
+    env: gym.Env[Any, Any], policy: Any, path: str | Path, n_episodes: int = 10, seed: int | None = None
+) -> Demonstration:
+    """Let a policy act for whole episodes, record them and read the file back.
+
+    :param env: an environment of `gymnasium.make("Unity-…-v0")`; it stays open
+    :param policy: a callable, observation → action, or a model with SB3's `predict`, which is asked for deterministic
+        actions and gets, where its signature has them, `action_masks`, `state` and `episode_start`
+    :param path: of the new file, with the suffix `.demo`
+    :param n_episodes: how many episodes to record
+    :param seed: of the first reset
+    :raises DemonstrationError: see `RecordDemonstration`
+    """
+    if n_episodes < 1:
+        raise DemonstrationError(f"n_episodes is at least 1; got {n_episodes}")
+    recorder = RecordDemonstration(env, path)
+    choose = _Chooser(policy)
+    try:
+        for episode in range(n_episodes):
+            observation, info = recorder.reset(seed=seed if episode == 0 else None)
+            choose.begin_episode()
+            ended = False
+            while not ended:
+                observation, _, terminated, truncated, info = recorder.step(choose(observation, info))
+                ended = terminated or truncated
+    finally:
+        recorder.save()
+    return load(path)
+
+
+class _Chooser:
+    """Asks a policy of any of the forms that `record` takes."""
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+        self._predict = getattr(policy, "predict", None)
+        self._takes = set(inspect.signature(self._predict).parameters) if self._predict is not None else set()
+        self.begin_episode()
+
+    def begin_episode(self) -> None:
+        self._state: Any = None
+        self._starts = True
+
+    def __call__(self, observation: Any, info: dict[str, Any]) -> Any:
+        if self._predict is None:
+            return self._policy(observation)
+        offered = {
+            "state": self._state,
+            "episode_start": np.array([self._starts]),
+            "action_masks": info.get("action_mask"),
+        }
+        action, self._state = self._predict(
+            observation, deterministic=True, **{name: part for name, part in offered.items() if name in self._takes}
+        )
+        self._starts = False
+        return action
+
+
+class _Reader:
+    """One file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._data = path.read_bytes()
+        except OSError as error:
+            raise DemonstrationError(f"cannot read the recording {path}: {error.strerror}") from error
+
+    def read(self, visual_dtype: str, uncompressed_layout: str) -> Demonstration:
+        header = self._read_header()
+        parameters, at = self._message(BrainParameters, _BODY, "the behavior's parameters")
+        if header.number_steps < 1:
+            raise DemonstrationError(
+                f"{self.path}: the header counts {header.number_steps} records, and {len(self._data) - at} bytes of "
+                "records follow it: the recording was never closed, since the program that wrote it was killed; record it "
+                "again"
+            )
+        offsets, pairs = [], []
+        for number in range(header.number_steps):
+            if at == len(self._data):
+                raise self._damaged(
+                    at, f"the header counts {header.number_steps} records, the file ends after {number}"
+                )
+            offsets.append(at)
+            pair, at = self._message(AgentInfoActionPair, at, f"record {number}")
+            pairs.append(pair)
+        return self._columns(header, parameters, pairs, offsets, visual_dtype, uncompressed_layout)
+
+    def _read_header(self) -> RecordingHeader:
+        if len(self._data) < _BODY or self._data[0] > _BODY - 1:
+            raise DemonstrationError(
+                f"{self.path} is no recording, or one that was cut off: its {len(self._data)} bytes do not begin with a "
+                f"header of {_BODY} bytes; name a {SUFFIX} file that Unity or unity_gym wrote"
+            )
+        meta, _ = self._message(DemonstrationMeta, 0, "the header")
+        if meta.api_version not in _API_VERSIONS:
+            raise DemonstrationError(
+                f"{self.path} is a recording of version {meta.api_version}, or none at all; this package reads versions 0 "
+                "and 1: record it again with an ML-Agents package of communication version 1"
+            )
+        return RecordingHeader(
+            self.path, meta.demonstration_name, meta.number_steps, meta.number_episodes, meta.mean_reward
+        )
+
+    def _message(self, kind: Any, at: int, what: str) -> tuple[Any, int]:
+        """The length-delimited message at a byte, and the byte after it."""
+        length, start, shift = 0, at, 0
+        while True:
+            if start == len(self._data) or shift > 28:
+                raise self._damaged(at, f"the length of {what} is broken or cut off")
+            byte = self._data[start]
+            length |= (byte & 0x7F) << shift
+            start, shift = start + 1, shift + 7
+            if byte < 0x80:
+                break
+        end = start + length
+        if end > len(self._data):
+            raise self._damaged(at, f"{what} has {length} bytes, but the file ends after {len(self._data) - start}")
+        try:
+            return kind.FromString(self._data[start:end]), end
+        except DecodeError as error:
+            raise self._damaged(at, f"{what} cannot be parsed ({error})") from error
+
+    def _damaged(self, at: int, what: str) -> DemonstrationError:
+        return DemonstrationError(
+            f"{self.path}, byte {at}: {what}. The file is damaged or was cut off: copy it once more from where it came, "
+            "or record it again"
+        )
+
+    def _columns(
+        self,
+        header: RecordingHeader,
+        parameters: Any,
+        pairs: list[Any],
+        offsets: list[int],
+        visual_dtype: str,
+        uncompressed_layout: str,
+    ) -> Demonstration:
+        infos = [pair.agent_info for pair in pairs]
+        try:
+            actions = _checked(action_spec(parameters))
+            package_version = _package_version(parameters, infos[0])
+            decoder = BehaviorDecoder(
+                parameters.brain_name, actions, infos[0], package_version, visual_dtype, uncompressed_layout
+            )
+        except _UNREADABLE as error:
+            raise self._damaged(_BODY, f"the behavior cannot be made out ({error})") from error
+        if not decoder.spec.observation_specs:
+            raise self._damaged(offsets[0], "record 0 holds no observation")
+        decisions, terminals = self._decode(decoder.decode, infos, offsets)
+        done = np.fromiter(map(attrgetter("done"), infos), bool, len(infos))
+        interrupted = np.zeros(len(infos), bool)
+        interrupted[done] = terminals.interrupted
+        reward = _merge(done, decisions.reward, terminals.reward)
+        group_reward = _merge(done, decisions.group_reward, terminals.group_reward)
+
+        rows = np.flatnonzero(~done[:-1])  # the last record has no outcome
+        ends = rows + 1
+        acted = self._decode(
+            lambda sent: _actions(actions, sent, parameters.brain_name),
+            [pairs[row].action_info for row in rows],
+            [offsets[row] for row in rows],
+            rows,
+        )
+        masks = np.ones((len(rows), sum(actions.discrete_branches)), bool)
+        if decisions.action_mask is not None:
+            masks = ~np.concatenate(decisions.action_mask, axis=1)[: len(rows)]
+        first = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+        return Demonstration(
+            behavior_name=parameters.brain_name,
+            spec=decoder.spec,
+            headers=(header,),
+            record_observations=list(map(lambda *both: _merge(done, *both), decisions.obs, terminals.obs)),
+            record_rewards=reward,
+            record_done=done,
+            rows=rows,
+            actions=acted,
+            action_masks=masks,
+            rewards=reward[ends],
+            group_rewards=group_reward[ends],
+            terminated=(done & ~interrupted)[ends],
+            truncated=interrupted[ends],
+            episodes=np.stack([first, np.append(first[1:], len(rows))[: len(first)]], axis=1),
+        )
+
+    def _decode(
+        self, decode: Callable[[list[Any]], T], messages: list[Any], offsets: list[int], numbers: Array | None = None
+    ) -> T:
+        """Decode all records' messages at once; should that fail, find the record that is to blame."""
+        try:
+            return decode(messages)
+        except _UNREADABLE as error:
+            for index, message in enumerate(messages):
+                try:
+                    decode([message])
+                except _UNREADABLE as cause:
+                    number = index if numbers is None else numbers[index]
+                    raise self._damaged(offsets[index], f"record {number}: {cause}") from cause
+            raise self._damaged(offsets[0], str(error)) from error
+
+
+def _package_version(parameters: Any, info: Any) -> str:
+    """Of the package that lays out images as this file does: a file does not tell its own.
+
+    Packages that declare no dimension properties write H×W×C; of later ones 3.0.0 and 4.0.0 are the released ones.
+    """
+    if parameters.recorder == _RECORDER:
+        return _RECORDER
+    return "4.0.0" if any(observation.dimension_properties for observation in info.observations) else "1.0.0"
+
+
+def _checked(spec: ActionSpec) -> ActionSpec:
+    sizes = spec.discrete_branches
+    if spec.continuous_size < 0 or min(sizes, default=1) < 1 or sum(sizes) > _MOST_CHOICES:
+        raise ValueError(f"{spec.continuous_size} continuous actions and the branches {sizes}")
+    return spec
+
+
+def _actions(spec: ActionSpec, sent: list[Any], behavior: str) -> ActionTuple:
+    """The actions of `AgentAction` messages; recordings of packages before 1.3 fill the deprecated field only.
+
+    :raises ValueError: they do not fit the specification
+    """
+    n = len(sent)
+    continuous, discrete = list(map(_CONTINUOUS, sent)), list(map(_DISCRETE, sent))
+    if any(continuous) or any(discrete):
+        actions = ActionTuple(_floats(continuous, spec.continuous_size), _choices(discrete, spec.discrete_size))
+    elif spec.continuous_size:
+        actions = ActionTuple(_floats(list(map(_DEPRECATED, sent)), spec.continuous_size))
+    else:
+        chosen = _floats(list(map(_DEPRECATED, sent)), spec.discrete_size)
+        wrong = chosen != np.rint(np.clip(chosen, 0, np.array(spec.discrete_branches) - 1))
+        if wrong.any():
+            raise ActionError(f"the choice {chosen[wrong][0]} is none of the branches {spec.discrete_branches}")
+        actions = ActionTuple(discrete=chosen.astype(np.int32))
+    spec.validate(actions, n, behavior)
+    return actions
+
+
+def _floats(packed: list[bytes], width: int) -> Array:
+    if not set(map(len, packed)) <= {4 * width}:
+        raise ValueError(f"an action of {width} numbers has {4 * width} bytes; got {sorted(set(map(len, packed)))}")
+    return np.frombuffer(bytearray().join(packed), "<f4").reshape(len(packed), width)
+
+
+def _choices(packed: list[bytes], branches: int) -> Array:
+    joined = b"".join(packed)
+    last = np.frombuffer(joined, np.uint8) < 0x80
+    ends = np.cumsum(list(map(len, packed)), dtype=np.intp)
+    counted = np.concatenate([[0], np.cumsum(last)])[ends]
+    if (counted != branches * np.arange(1, len(packed) + 1)).any() or (len(last) and not last[-1]):
+        raise ValueError(f"an action has one choice for each of the {branches} branches; a record has another number")
+    return unpack_varints(joined).reshape(len(packed), branches)
+
+
+def _merge(done: Array, decisions: Array, terminals: Array) -> Array:
+    """The column of all records from those of the ones that are not done and those that are."""
+    if not len(terminals):
+        return decisions
+    column = np.empty((len(done), *decisions.shape[1:]), decisions.dtype)
+    column[~done], column[done] = decisions, terminals
+    return column
+
+
+def _take(column: Array, rows: Array) -> Array:
+    """These rows of a column; a view where they follow one another."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return column[rows[0] : rows[-1] + 1]
+    return column[rows]
+
+
+def _concatenate(parts: list[Demonstration]) -> Demonstration:
+    def joined(name: str) -> Array:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    records = np.cumsum([0] + [len(part.record_done) for part in parts])
+    transitions = np.cumsum([0] + [len(part) for part in parts])
+    sensors = range(len(parts[0].record_observations))
+    return Demonstration(
+        behavior_name=parts[0].behavior_name,
+        spec=parts[0].spec,
+        headers=sum((part.headers for part in parts), ()),
+        record_observations=[np.concatenate([part.record_observations[i] for part in parts]) for i in sensors],
+        record_rewards=joined("record_rewards"),
+        record_done=joined("record_done"),
+        rows=np.concatenate([part.rows + start for part, start in zip(parts, records, strict=False)]),
+        actions=ActionTuple(
+            np.concatenate([part.actions.continuous for part in parts]),
+            np.concatenate([part.actions.discrete for part in parts]),
+        ),
+        action_masks=joined("action_masks"),
+        rewards=joined("rewards"),
+        group_rewards=joined("group_rewards"),
+        terminated=joined("terminated"),
+        truncated=joined("truncated"),
+        episodes=np.concatenate([part.episodes + start for part, start in zip(parts, transitions, strict=False)]),
+    )
+
+
+def _require_equal(mine: BehaviorSpec, other: BehaviorSpec, whose: str, others: str) -> None:
+    """Compare what counts for learning: the shapes of the sensors, in their order, and the actions."""
+    pairs = list(zip_longest(mine.observation_specs, other.observation_specs))
+    if all(a and b and a.shape == b.shape for a, b in pairs) and mine.action_spec == other.action_spec:
+        return
+    lines = [f"{whose} does not fit {others} (images are shown as channels, height, width):"]
+    for index, (a, b) in enumerate(pairs):
+        verdict = "equal" if a and b and a.shape == b.shape else "DIFFERENT"
+        lines.append(f"  sensor {index}: {_shown(a)} against {_shown(b)}: {verdict}")
+    verdict = "equal" if mine.action_spec == other.action_spec else "DIFFERENT"
+    lines.append(f"  actions: {tuple(mine.action_spec)} against {tuple(other.action_spec)}: {verdict}")
+    lines.append("record with the behavior as it is now, or use the scene as it was when this was recorded")
+    raise DemonstrationError("\n".join(lines))
+
+
+def _shown(sensor: ObservationSpec | None) -> str:
+    return "none" if sensor is None else f"{sensor.shape} {sensor.name!r}"
+
+
+def _head(sensor: ObservationSpec, dtype: np.dtype[Any]) -> Any:
+    """All fields of a sensor's `Observation` but its data."""
+    head = Observation(shape=sensor.shape, observation_type=sensor.observation_type.value, name=sensor.name)
+    head.dimension_properties.extend(map(int, sensor.dimension_property))
+    if dtype == np.uint8:
+        head.compression_type = _PNG
+        channels = sensor.shape[0]
+        head.compressed_channel_mapping.extend([*range(channels), *[-1] * (-channels % 3)])
+    return head
+
+
+def _new_file(path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix != SUFFIX:
+        raise DemonstrationError(f"a recording has the suffix {SUFFIX!r}, which Unity looks for; got {path.name!r}")
+    if path.exists():
+        raise DemonstrationError(f"{path} is there already: name another file, or delete that one first")
+    return path
