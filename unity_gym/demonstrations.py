@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from unity_gym.envs.single_agent import UnitySingleAgentEnv
 from unity_gym.errors import ActionError, DemonstrationError, NotReadyError, ProtocolError, UnknownNameError
-from unity_gym.spaces import action_columns
+from unity_gym.spaces import single_action_columns
 from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec, ObservationSpec
 from unity_gym.wire.decode import BehaviorDecoder, action_spec
 from unity_gym.wire.encode import ActionEncoder, brain_parameters, varint
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class RecordingHeader(NamedTuple):
-    """What a file says of itself. Unity counts begun episodes, too, and divides the sum of all rewards by their number."""
+    """What a file says of itself. Unity counts begun episodes, too, and divides the sum of all rewards by the count."""
 
     path: Path
     name: str
@@ -243,8 +243,8 @@ class DemonstrationWriter:
             wanted = [f"{dtype} {shape}" for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
             given = [f"{array.dtype} {array.shape}" for array in arrays]
             raise DemonstrationError(
-                f"behavior {self._behavior_name!r} observes {', '.join(wanted)}; got {', '.join(given)}: pass one array "
-                "a sensor, not concatenated, of the dtype that the writer was made for"
+                f"behavior {self._behavior_name!r} observes {', '.join(wanted)}; got {', '.join(given)}: pass one "
+                "array a sensor, not concatenated, of the dtype that the writer was made for"
             )
         for index, (head, array) in enumerate(zip(self._heads, arrays, strict=True)):
             observation = info.observations.add()
@@ -344,12 +344,7 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
         """As the environment's."""
         result = self.env.step(action)
         if not self._saved and self._seen is not None:
-            batch = (
-                {key: np.asarray(part)[np.newaxis] for key, part in action.items()}
-                if isinstance(action, dict)
-                else np.asarray(action)[np.newaxis]
-            )
-            self._add(action=action_columns(self._agent.table.spec.action_spec, batch, 1), **self._seen)
+            self._add(action=single_action_columns(self._agent.table.spec.action_spec, action), **self._seen)
             self._acted = True
             self._look_after_step(terminated=result[2], truncated=result[3])
         return result
@@ -474,8 +469,7 @@ class _Reader:
         if header.number_steps < 1:
             raise DemonstrationError(
                 f"{self.path}: the header counts {header.number_steps} records, and {len(self._data) - at} bytes of "
-                "records follow it: the recording was never closed, since the program that wrote it was killed; record it "
-                "again"
+                "records follow it: the program that wrote it was killed before it closed the file; record it again"
             )
         offsets, pairs = [], []
         for number in range(header.number_steps):
@@ -491,14 +485,14 @@ class _Reader:
     def _read_header(self) -> RecordingHeader:
         if len(self._data) < _BODY or self._data[0] > _BODY - 1:
             raise DemonstrationError(
-                f"{self.path} is no recording, or one that was cut off: its {len(self._data)} bytes do not begin with a "
-                f"header of {_BODY} bytes; name a {SUFFIX} file that Unity or unity_gym wrote"
+                f"{self.path} is no recording, or one that was cut off: its {len(self._data)} bytes do not begin with "
+                f"a header of {_BODY} bytes; name a {SUFFIX} file that Unity or unity_gym wrote"
             )
         meta, _ = self._message(DemonstrationMeta, 0, "the header")
         if meta.api_version not in _API_VERSIONS:
             raise DemonstrationError(
-                f"{self.path} is a recording of version {meta.api_version}, or none at all; this package reads versions 0 "
-                "and 1: record it again with an ML-Agents package of communication version 1"
+                f"{self.path} is a recording of version {meta.api_version}, or none at all; this package reads versions "
+                "0 and 1: record it again with an ML-Agents package of communication version 1"
             )
         return RecordingHeader(
             self.path, meta.demonstration_name, meta.number_steps, meta.number_episodes, meta.mean_reward
@@ -525,8 +519,8 @@ class _Reader:
 
     def _damaged(self, at: int, what: str) -> DemonstrationError:
         return DemonstrationError(
-            f"{self.path}, byte {at}: {what}. The file is damaged or was cut off: copy it once more from where it came, "
-            "or record it again"
+            f"{self.path}, byte {at}: {what}. The file is damaged or was cut off: copy it once more from where it "
+            "came, or record it again"
         )
 
     def _columns(

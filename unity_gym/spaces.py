@@ -139,6 +139,16 @@ def action_columns(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
     )
 
 
+def single_action_columns(spec: ActionSpec, action: Any) -> ActionTuple:
+    """One agent's action, as `action_space` forms it, as columns of one row.
+
+    :raises ActionError: see `action_columns`
+    """
+    if isinstance(action, dict):
+        return action_columns(spec, {key: np.asarray(part)[np.newaxis] for key, part in action.items()}, 1)
+    return action_columns(spec, np.asarray(action)[np.newaxis], 1)
+
+
 def _column(part: Any, n: int, width: int, kind: str) -> Array:
     if part is None:
         return np.zeros((n, 0), np.float32 if kind == "continuous" else np.int32)

@@ -10,7 +10,7 @@ import numpy as np
 from unity_gym.errors import NotReadyError, UnityGymError
 from unity_gym.pool import PlayerOptions, PlayerPool
 from unity_gym.slots import AgentTable
-from unity_gym.spaces import ObservationLayout, action_columns, action_space
+from unity_gym.spaces import ObservationLayout, action_space, single_action_columns
 from unity_gym.specs import Array
 
 
@@ -95,12 +95,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         if not self._in_episode:
             raise NotReadyError("step() without a running episode: call reset() first")
         table = self._table
-        batch = (
-            {key: np.asarray(part)[np.newaxis] for key, part in action.items()}
-            if isinstance(action, dict)
-            else (np.asarray(action)[np.newaxis])
-        )
-        self._pool.step({self._behavior: action_columns(table.spec.action_spec, batch, 1)}, autoreset=False)
+        self._pool.step({self._behavior: single_action_columns(table.spec.action_spec, action)}, autoreset=False)
         self._require_same_agent()
         terminated, truncated = bool(table.terminated[0]), bool(table.truncated[0])
         ended = terminated or truncated
