@@ -16,6 +16,7 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_ext import UnityVecEnv
 
@@ -54,7 +55,7 @@ def main() -> None:
     """Run the example."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--timesteps", type=int, default=400_000, help="agent-steps to train for (default: %(default)s)"
+        "--timesteps", type=int, default=300_000, help="agent-steps to train for (default: %(default)s)"
     )
     parser.add_argument("--file-name", help="a Unity build of 3DBall in place of the embedded player")
     parser.add_argument("--eval-episodes", type=int, default=100, help="default: %(default)s")
@@ -65,18 +66,15 @@ def main() -> None:
     torch.set_num_threads(1)  # the network is small, and the player wants a core too
 
     player = {"file_name": arguments.file_name} if arguments.file_name else {}
-    env = UnityVecEnv("Unity-3DBall-v0", seed=arguments.seed, **player)
+    env = VecNormalize(UnityVecEnv("Unity-3DBall-v0", seed=arguments.seed, **player), norm_reward=False)
     try:
         model = PPO(
             "MlpPolicy",
             env,
             n_steps=1000,
-            batch_size=1200,
-            n_epochs=6,
-            learning_rate=lambda progress: 1e-3 * progress,
-            gae_lambda=0.95,
-            gamma=0.99,
-            ent_coef=0.0,
+            batch_size=250,
+            n_epochs=4,
+            learning_rate=lambda progress: 5e-4 * progress,
             policy_kwargs={"net_arch": [64, 64], "log_std_init": -0.5},
             seed=arguments.seed,
         )
@@ -85,13 +83,15 @@ def main() -> None:
         model.learn(arguments.timesteps, callback=curve, progress_bar=True)
         trained = time.perf_counter()
         model.save(arguments.output / "model")
+        env.save(str(arguments.output / "normalization.pkl"))
         curve.draw(arguments.output / "learning_curve.png")
+        env.training = False
         mean, spread = evaluate_policy(model, env, n_eval_episodes=arguments.eval_episodes, deterministic=True)
     finally:
         env.close()
     print(f"trained {model.num_timesteps} agent-steps in {trained - started:.0f} s")
     print(f"mean reward over {arguments.eval_episodes} episodes: {mean:.1f} +- {spread:.1f} (the maximum is 100)")
-    print(f"wrote {arguments.output / 'model.zip'} and {arguments.output / 'learning_curve.png'}")
+    print(f"wrote model.zip, normalization.pkl and learning_curve.png to {arguments.output}")
 
 
 if __name__ == "__main__":
