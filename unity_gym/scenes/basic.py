@@ -6,6 +6,7 @@ import numpy as np
 
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.drawing import BLUE, FLOOR, GREEN, Canvas
 from unity_gym.scenes.scene import Scene
 from unity_gym.scenes.sensors import VectorSensor
 from unity_gym.specs import ActionSpec, Array
@@ -38,6 +39,16 @@ class Basic(Scene):
 
     def before_step(self) -> None:
         self.agents.request_decision(self.agents.rows)
+
+    def render(self, area: int) -> Array:
+        """The line from above: the agent in blue, the goals in green."""
+        canvas = Canvas(-1, -1.5, _LAST + 1, 1.5, pixels=660)
+        for position in range(_LAST + 1):
+            canvas.rectangle(position, 0, 0.45, 0.45, FLOOR)
+        canvas.disc(_SMALL_GOAL, 0, 0.25, GREEN)
+        canvas.disc(_LARGE_GOAL, 0, 0.45, GREEN)
+        canvas.rectangle(float(self.position[area]), 0, 0.3, 0.3, BLUE)
+        return canvas.picture
 
     def _observe(self, rows: Array) -> Array:
         return np.asarray(self.position[rows, np.newaxis] == np.arange(_LAST))

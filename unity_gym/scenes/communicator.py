@@ -20,6 +20,7 @@ from unity_gym.wire.messages import QUIT, RESET, UnityMessage
 
 if TYPE_CHECKING:
     from unity_gym.scenes.agents import Agents
+    from unity_gym.scenes.scene import Scene
 
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 _OPTIONS = [
@@ -38,6 +39,8 @@ TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 RESEEDING = uuid.UUID("6ea2cbf4-1b1a-4d0e-9c55-0d5b6e2f7a10")
 """Our own channel. The client sends an int32 seed; the player builds its scene afresh with it, as if launched with that
 seed, and sends the number back in its next message. Parameters stay; behaviors are not announced again."""
+RENDERING = uuid.UUID("2f1c6f1e-52a3-4f0b-8a39-7f3f5f6f0d21")
+"""Our own channel, which `unity_gym.side_channels.RenderingChannel` describes."""
 
 _FRAME = struct.Struct("<16si")  # the UUID's little-endian fields, the payload's length
 _log = logging.getLogger(__name__)
@@ -61,6 +64,9 @@ class Communicator:
     :param port: where the client listens on this machine
     """
 
+    scene: Scene
+    """What is drawn if the client wants pictures."""
+
     def __init__(self, port: int) -> None:
         self.parameters = EnvironmentParameters()
         self._port = port
@@ -70,9 +76,12 @@ class Communicator:
         self._outgoing = bytearray()
         self._new_seed: int | None = None
         self._unknown: set[uuid.UUID] = set()
+        self._areas_to_draw = 0
+        self._end_picture: Array | None = None  # the state that an episode ended in, if only one area is drawn
         self._readers: dict[uuid.UUID, Callable[[IncomingMessage], None]] = {
             ENVIRONMENT_PARAMETERS: self.parameters.on_message_received,
             RESEEDING: self._reseed,
+            RENDERING: self._set_areas_to_draw,
         }
         # The speed, resolution and frame rate mean nothing to a player that draws nothing and never waits, and no
         # scene listens to the others.
@@ -118,6 +127,8 @@ class Communicator:
         self._pending = True
         if asking is not None:
             self._waiting.setdefault(behavior, []).append((agents, asking))
+        elif self._areas_to_draw == 1:
+            self._end_picture = self.scene.render(0)
 
     def add_statistic(self, name: str, value: float, aggregation: int = 0) -> None:
         """Send a number for the client's statistics with the next message.
@@ -142,6 +153,7 @@ class Communicator:
         infos = {behavior: b"".join(parts) for behavior, parts in self._infos.items()}
         new = {name: self._actions[name] for name, sent in infos.items() if sent and name not in self._announced}
         self._announced.update(new)
+        self._send_pictures()
         message = messages.output(infos, new, bytes(self._outgoing))
         waiting, self._waiting = self._waiting, {}
         for parts in self._infos.values():
@@ -215,6 +227,20 @@ class Communicator:
 
     def _send(self, channel: uuid.UUID, payload: bytes) -> None:
         self._outgoing += _FRAME.pack(channel.bytes_le, len(payload)) + payload
+
+    def _set_areas_to_draw(self, message: IncomingMessage) -> None:
+        self._areas_to_draw = message.read_int32()
+
+    def _send_pictures(self) -> None:
+        if self._end_picture is not None:
+            self._send_picture(1, 0, self._end_picture)
+            self._end_picture = None
+        for area in range(min(self._areas_to_draw, self.scene.areas)):
+            self._send_picture(0, area, self.scene.render(area))
+
+    def _send_picture(self, moment: int, area: int, picture: Array) -> None:
+        height, width, _ = picture.shape
+        self._send(RENDERING, struct.pack("<4i", moment, area, height, width) + picture.tobytes())
 
     def _reseed(self, message: IncomingMessage) -> None:
         self._new_seed = message.read_int32()

@@ -1,4 +1,4 @@
-"""3DBall: a cube tilts about two axes to keep a ball from rolling off its top.
+"""3DBall and 3DBallHard: a cube tilts about two axes to keep a ball from rolling off its top.
 
 The platform has no body: its tilt is set, so it gives the ball no surface velocity and carries no impulse. That makes
 the ball's mass cancel out of its motion; the parameter `mass` therefore has nothing to act on here.
@@ -12,8 +12,9 @@ import numpy as np
 
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.drawing import BACKGROUND, BLUE, ORANGE, WHITE, Canvas
 from unity_gym.scenes.scene import Scene
-from unity_gym.scenes.sensors import Sensor, VectorSensor
+from unity_gym.scenes.sensors import Sensor, StackingSensor, VectorSensor
 from unity_gym.specs import ActionSpec, Array
 
 _TICK = 0.02  # seconds
@@ -68,6 +69,7 @@ class ThreeDBall(Scene):
 
     default_areas = 12
     behavior = "3DBall"
+    reads_scale_in_every_episode = True
 
     def __init__(self, academy: Academy, areas: int) -> None:
         super().__init__(academy, areas)
@@ -76,7 +78,8 @@ class ThreeDBall(Scene):
         self.offset = np.zeros((3, areas))
         self.velocity = np.zeros((3, areas))
         self.spin = np.zeros((3, areas))
-        self.radius = _RADIUS * academy.parameters.column("scale", 1, areas)
+        self.radius = np.full(areas, _RADIUS)
+        self._read_scale(np.arange(areas))
         self.gravity = 9.81  # m/s²
         academy.parameters.watch("gravity", self._set_gravity)
         self.agents = Agents(
@@ -112,7 +115,11 @@ class ThreeDBall(Scene):
         self.offset[1, rows] = 4
         self.offset[2, rows] = rng.uniform(-1.5, 1.5, n)
         self.velocity[:, rows] = 0  # the spin stays as it is
-        self.radius[rows] = _RADIUS * self.academy.parameters.column("scale", 1, n)
+        if self.reads_scale_in_every_episode:
+            self._read_scale(rows)
+
+    def _read_scale(self, rows: Array) -> None:
+        self.radius[rows] = _RADIUS * self.academy.parameters.column("scale", 1, len(rows))
 
     def _act(self, rows: Array) -> None:
         agents = self.agents  # all of them act in every tick
@@ -126,6 +133,20 @@ class ThreeDBall(Scene):
         agents.reward[:] = np.where(lost, -1, 0.1)
         if lost.any():
             agents.end_episode(rows[lost])
+
+    def render(self, area: int) -> Array:
+        """The platform and its ball from the side, along z, and to the right of it, smaller, along x."""
+        rotation = self.rotation[:, area]
+        axes = (_ROTATION @ np.outer(rotation, rotation).ravel()).reshape(3, 3)
+        ball, radius = self.offset[:, area], self.radius[area]
+        views = []
+        for across, reach, pixels, color in ((0, 5.0, 320, BACKGROUND), (2, 10.0, 160, WHITE)):
+            canvas = Canvas(-5, 1 - reach, 5, 1 + reach, pixels, color)
+            angle = np.arctan2(axes[1, across], axes[across, across])
+            canvas.rectangle(0, 0, _HALF_PLATFORM, _HALF_PLATFORM, BLUE, angle)
+            canvas.disc(ball[across], ball[1], radius, ORANGE)
+            views.append(canvas.picture)
+        return np.concatenate(views, axis=1)
 
     def simulate(self) -> None:
         """Move the balls by one tick: gravity, then one contact with friction at the platform's present tilt.
@@ -153,3 +174,22 @@ class ThreeDBall(Scene):
         velocity += push * normal + drag
         spin -= (normal_cross * drag).sum(axis=1) / (_SPHERE_INERTIA * self.radius)
         self.offset += velocity * _TICK + np.minimum(np.maximum(-gap, 0), _DEPENETRATION) * normal
+
+
+class ThreeDBallHard(ThreeDBall):
+    """The same without velocities: the agents see the last nine offsets and tilts."""
+
+    behavior = "3DBallHard"
+    reads_scale_in_every_episode = False
+
+    def sensors(self) -> list[Sensor]:
+        """The ball's offset, and the platform's tilt (z, then x), nine of each, the oldest first."""
+        member = "ObservableAttribute:Ball3DHardAgent"
+        return [
+            StackingSensor(
+                VectorSensor(f"{member}.Rotation", 2, lambda rows: self.rotation[3:0:-2, rows].T), 9, self.areas
+            ),
+            StackingSensor(
+                VectorSensor(f"{member}.PositionDelta", 3, lambda rows: self.offset[:, rows].T), 9, self.areas
+            ),
+        ]

@@ -6,6 +6,7 @@ from unity_gym.side_channels.environment_parameters import EnvironmentParameters
 from unity_gym.side_channels.float_properties import FloatPropertiesChannel
 from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
 from unity_gym.side_channels.raw_bytes import RawBytesChannel
+from unity_gym.side_channels.rendering import RenderingChannel
 from unity_gym.side_channels.reseeding import ReseedingChannel
 from unity_gym.side_channels.stats import EnvironmentStats, StatsAggregationMethod, StatsSideChannel
 
@@ -17,6 +18,7 @@ __all__ = [
     "IncomingMessage",
     "OutgoingMessage",
     "RawBytesChannel",
+    "RenderingChannel",
     "ReseedingChannel",
     "SideChannel",
     "SideChannels",
