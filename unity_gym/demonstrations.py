@@ -491,8 +491,8 @@ class _Reader:
         meta, _ = self._message(DemonstrationMeta, 0, "the header")
         if meta.api_version not in _API_VERSIONS:
             raise DemonstrationError(
-                f"{self.path} is a recording of version {meta.api_version}, or none at all; this package reads versions "
-                "0 and 1: record it again with an ML-Agents package of communication version 1"
+                f"{self.path} is a recording of version {meta.api_version}, or none at all; versions 0 and 1 can be read: "
+                "record it again with an ML-Agents package of communication version 1"
             )
         return RecordingHeader(
             self.path, meta.demonstration_name, meta.number_steps, meta.number_episodes, meta.mean_reward

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from unity_gym.errors import NotReadyError, UnityGymError
 from unity_gym.pool import PlayerOptions, PlayerPool
