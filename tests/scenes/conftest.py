@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from embedded_client import EmbeddedClient
@@ -14,8 +15,8 @@ def launch() -> Iterator[Callable[..., EmbeddedClient]]:
     """Start a player with these arguments; it ends with the test."""
     with ExitStack() as stack:
 
-        def start(*arguments: str) -> EmbeddedClient:
-            client = EmbeddedClient(*arguments)
+        def start(*arguments: str, **options: Any) -> EmbeddedClient:
+            client = EmbeddedClient(*arguments, **options)
             stack.callback(client.close)
             return client
 

@@ -21,7 +21,7 @@ _PATIENCE = 60.0  # seconds; only a broken player needs so long
 
 
 class Agent:
-    """One `AgentInfo`, its packed numbers as arrays."""
+    """One `AgentInfo`: the observations in numbers as arrays, those in images as they came."""
 
     def __init__(self, info: Any) -> None:
         self.id, self.group_id = info.id, info.group_id
@@ -29,7 +29,11 @@ class Agent:
         self.done, self.interrupted = info.done, info.max_step_reached
         self.mask = np.frombuffer(info.action_mask, bool)
         self.sensors = [o.name for o in info.observations]
-        self.observations = [np.frombuffer(o.float_data.data, "<f4").reshape(o.shape) for o in info.observations]
+        self.kinds = [o.observation_type for o in info.observations]
+        self.images: dict[str, bytes] = {o.name: o.compressed_data for o in info.observations if o.compressed_data}
+        self.observations = [
+            np.frombuffer(o.float_data.data, "<f4").reshape(o.shape) for o in info.observations if not o.compressed_data
+        ]
 
 
 class Message:
@@ -56,11 +60,12 @@ class EmbeddedClient:
     """Starts the player as a process and answers it.
 
     :param arguments: of the player, the scene first
+    :param player: what Python runs as the player
     """
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, player: Sequence[str] = ("-m", "unity_gym.scenes")) -> None:
         self.connection = PlayerConnection()
-        command = [sys.executable, "-m", "unity_gym.scenes", *arguments, "--mlagents-port", str(self.connection.port)]
+        command = [sys.executable, *player, *arguments, "--mlagents-port", str(self.connection.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def receive(self) -> Message:
@@ -123,6 +128,13 @@ class EmbeddedClient:
 def continuous(actions: Array) -> list[dict[str, bytes]]:
     """The actions of n agents (n, size) as fields of `AgentAction`."""
     return [{"continuous_actions": row.tobytes()} for row in np.asarray(actions, "<f4")]
+
+
+def mixed(actions: Array, choices: Sequence[Sequence[int]]) -> list[dict[str, bytes]]:
+    """The actions of n agents: numbers (n, size) and choices (n, branches)."""
+    return [
+        part | {"discrete_actions": bytes(chosen)} for part, chosen in zip(continuous(actions), choices, strict=True)
+    ]
 
 
 def discrete(*choices: int) -> list[dict[str, bytes]]:

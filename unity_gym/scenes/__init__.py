@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SCENES = {
     "3DBall": "three_d_ball:ThreeDBall",
+    "3DBallHard": "three_d_ball:ThreeDBallHard",
     "Basic": "basic:Basic",
 }
 """Scene name → module and class; a scene's module is imported only when the scene is played."""
