@@ -54,7 +54,7 @@ class Basic(Scene):
         return np.asarray(self.position[rows, np.newaxis] == np.arange(_LAST))
 
     def _act(self, rows: Array) -> None:
-        self.position[rows] = np.clip(self.position[rows] + _MOVES[self.agents.discrete[rows, 0]], 0, _LAST)
+        self.position[rows] += _MOVES[self.agents.discrete[rows, 0]]  # the goals come before the line's ends
         self.agents.reward[rows] -= 0.01
         for goal, reward in ((_SMALL_GOAL, 0.1), (_LARGE_GOAL, 1.0)):
             arrived = rows[self.position[rows] == goal]
