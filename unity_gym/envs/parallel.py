@@ -174,7 +174,8 @@ class _Cast:
     def __init__(self, behavior: str, table: AgentTable, layout: ObservationLayout) -> None:
         self._behavior, self._table, self._layout = behavior, table, layout
         self._names = np.zeros(0, object)
-        self._acting, self._dead = np.zeros(0, bool), np.zeros(0, bool)
+        self._acting, self._dead, self._ended, self._running = (np.zeros(0, bool) for _ in range(4))
+        self._rows = np.zeros(0, np.intp)
         actions = table.spec.action_spec
         self._masked = actions.discrete_size > 0
         self.action_space = _sampling_with_flat_masks(action_space(actions))
@@ -190,8 +191,8 @@ class _Cast:
             return []
         new = [f"{self._behavior}_{slot}" for slot in range(known, rows)]
         self._names = np.concatenate([self._names, np.array(new, object)])
-        self._acting = np.concatenate([self._acting, np.zeros(len(new), bool)])
-        self._dead = np.concatenate([self._dead, np.zeros(len(new), bool)])
+        for column in ("_acting", "_dead"):
+            setattr(self, column, np.concatenate([getattr(self, column), np.zeros(len(new), bool)]))
         return new
 
     def begin(self) -> None:
@@ -216,6 +217,7 @@ class _Cast:
 
     def columns(self, actions: Mapping[str, Any]) -> ActionTuple:
         """The actions of all rows: those of the agents in the game, zeros for the others."""
+        self._running = self._table.alive.copy()
         spec = self._table.spec.action_spec
         names, rows = self.living(), np.flatnonzero(self._acting)
         columns = spec.empty_action(len(self._table))
@@ -259,9 +261,9 @@ class _Cast:
         )
 
     def is_between_episodes(self) -> bool:
-        """Whether every running episode began in the last step."""
-        table = self._table
-        return not (table.alive & ~(table.terminated | table.truncated)).any()
+        """Whether the last step ended every episode that was running, so that none is in its middle."""
+        table, known = self._table, len(self._running)
+        return not (self._running & ~(table.terminated | table.truncated)[:known]).any()
 
 
 def _sampling_with_flat_masks(space: gym.Space[Any]) -> gym.Space[Any]:

@@ -1,0 +1,146 @@
+"""A player of two scenes. In `Pairs`, an area has two agents. In `Arena`, agents differ, come late and go early: there
+are two strikers in each of two teams and up to two keepers.
+
+A game in the arena is 8 ticks, each with a decision of everyone present. In tick 3 the first striker of team 0 leaves, in tick 5 a
+second keeper comes, in tick 8 everything ends: the episodes of team 1 are cut off, the others come to their end.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from unity_gym.scenes import __main__ as player
+from unity_gym.scenes.academy import Academy
+from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.scene import Scene
+from unity_gym.scenes.sensors import VectorSensor
+from unity_gym.specs import ActionSpec, Array
+
+LEAVES, COMES, ENDS = 3, 5, 8
+BRANCHES = (3, 2)
+FORBIDDEN = 2  # the last choice of the first branch, for the second striker of each team
+GROUP_REWARD = 0.5
+FIRST, BOTH = np.array([0]), np.array([0, 1])
+
+
+class Arena(Scene):
+    """Strikers get their choice in the first branch as reward, keepers their first number; all see (row, tick)."""
+
+    default_areas = 1
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.ticks = 0
+        self.strikers = [self._striker_team(team) for team in (0, 1)]
+        self.keepers = Agents(
+            academy,
+            2,
+            "Keeper",
+            [VectorSensor("clock", 2, self._clock), VectorSensor("map", (2, 2), self._map)],
+            ActionSpec(2, (3,)),
+            act=self._act_of_keepers,
+            begin_episode=lambda _: None,
+            decision_period=1,
+        )
+        self.keepers.enabled[1] = False
+        self._group()
+
+    def _striker_team(self, team: int) -> Agents:
+        def act(rows: Array) -> None:
+            agents = self.strikers[team]
+            if (agents.discrete[agents.rows == 1, 0] == FORBIDDEN).any():
+                raise AssertionError("a forbidden choice")
+            agents.reward[rows] += agents.discrete[rows, 0]
+            agents.group_reward[rows] += GROUP_REWARD
+
+        def mask(rows: Array) -> Array:
+            return (rows[:, None] == 1) & (np.arange(sum(BRANCHES)) == FORBIDDEN)
+
+        return Agents(
+            self.academy,
+            2,
+            "Striker",
+            [VectorSensor("clock", 2, self._clock)],
+            ActionSpec(0, BRANCHES),
+            act=act,
+            begin_episode=lambda _: None,
+            read_mask=mask,
+            team=team,
+            decision_period=1,
+        )
+
+    def _group(self) -> None:
+        for agents in self.strikers:
+            agents.group_id[agents.enabled] = self.academy.new_group()
+
+    def _clock(self, rows: Array) -> Array:
+        return np.stack([rows, np.full(len(rows), self.ticks)], axis=1)
+
+    def _map(self, rows: Array) -> Array:
+        return np.ones((len(rows), 2, 2)) * rows[:, None, None]
+
+    def _act_of_keepers(self, rows: Array) -> None:
+        self.keepers.reward[rows] += self.keepers.continuous[rows, 0]
+
+    def render(self, area: int) -> Array:  # noqa: ARG002
+        return np.zeros((2, 2, 3), np.uint8)
+
+    def reset_environment(self) -> None:
+        self._begin_game()
+
+    def _begin_game(self) -> None:
+        self.ticks = 0
+        if not self.strikers[0].enabled[0]:
+            self.strikers[0].enable(FIRST)
+        self.keepers.disable(FIRST[self.keepers.enabled[1:]] + 1)
+        self._group()
+
+    def after_step(self) -> None:
+        self.ticks += 1
+        if self.ticks == LEAVES:
+            self.strikers[0].disable(FIRST)
+        elif self.ticks == COMES:
+            self.keepers.enable(FIRST + 1)
+        elif self.ticks == ENDS:
+            self.strikers[0].end_episode(FIRST + 1)
+            self.strikers[1].end_episode(BOTH, interrupted=True)
+            self.keepers.end_episode(BOTH)
+            self._begin_game()
+
+
+class Pairs(Scene):
+    """Two agents an area, for whom nothing ever happens."""
+
+    default_areas = 1
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.agents = Agents(
+            academy,
+            2 * areas,
+            "Pair",
+            [VectorSensor("one", 1, lambda rows: np.ones((len(rows), 1)))],
+            ActionSpec(1, ()),
+            act=lambda _: None,
+            begin_episode=lambda _: None,
+            decision_period=1,
+        )
+
+    def render(self, area: int) -> Array:  # noqa: ARG002
+        return np.zeros((2, 2, 3), np.uint8)
+
+
+def launcher(folder: Path, scene: str = "Arena") -> str:
+    """The path of an executable, written into `folder`, that plays the scene."""
+    path = folder / f"{scene}.sh"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" {scene} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+if __name__ == "__main__":
+    player.scene_class = {"Arena": Arena, "Pairs": Pairs}.__getitem__
+    sys.exit(player.main(sys.argv[1:]))

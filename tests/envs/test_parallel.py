@@ -1,0 +1,266 @@
+"""The PettingZoo environments over the embedded player, and over a player whose agents differ, come and go."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import arena_player
+import numpy as np
+import pytest
+from arena_player import COMES, ENDS, GROUP_REWARD, LEAVES
+from gymnasium.utils.env_checker import data_equivalence
+from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
+
+import unity_gym
+from unity_gym.envs import UnityParallelEnv
+from unity_gym.errors import ActionError, NotReadyError, UnityGymError, UnknownNameError
+from unity_gym.registration import SCENES, environment_id
+
+SCENE_IDS = [environment_id(scene) for scene in SCENES]
+STRIKERS = ["Striker?team=0_0", "Striker?team=0_1", "Striker?team=1_0", "Striker?team=1_1"]
+KEEPER, LATE_KEEPER = "Keeper?team=0_0", "Keeper?team=0_1"
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> str:
+    return arena_player.launcher(tmp_path)
+
+
+@pytest.fixture
+def arena(build: str) -> Iterator[UnityParallelEnv]:
+    env = unity_gym.parallel_env(file_name=build)
+    yield env
+    env.close()
+
+
+def sampled(env: UnityParallelEnv, observations: dict[str, Any]) -> dict[str, Any]:
+    return {agent: env.action_space(agent).sample(observations[agent]["action_mask"]) for agent in env.agents}
+
+
+def zeros(env: UnityParallelEnv) -> dict[str, Any]:
+    hybrid = {"continuous": np.zeros(2, np.float32), "discrete": 0}
+    return {agent: hybrid if agent.startswith("Keeper") else np.zeros(2, np.int64) for agent in env.agents}
+
+
+def play(env: UnityParallelEnv, steps: int) -> list[tuple[dict[str, Any], ...]]:
+    return [env.step(zeros(env)) for _ in range(steps)]
+
+
+def ticks(observations: dict[str, Any]) -> set[float]:
+    seen = (told["observation"] for told in observations.values())
+    return {float((one["vector"] if isinstance(one, dict) else one)[1]) for one in seen}
+
+
+@pytest.mark.parametrize("env_id", SCENE_IDS)
+class TestPettingZoosOwnTestsPass:
+    def test_parallel_api(self, env_id: str) -> None:
+        env = unity_gym.parallel_env(env_id)
+        parallel_api_test(env, num_cycles=100)
+        env.close()
+
+    def test_aec_api(self, env_id: str) -> None:
+        env = unity_gym.aec_env(env_id)
+        api_test(env, num_cycles=50)
+        env.close()
+
+    def test_parallel_seed(self, env_id: str) -> None:
+        parallel_seed_test(lambda: unity_gym.parallel_env(env_id), num_cycles=30)
+
+    def test_aec_seed(self, env_id: str) -> None:
+        seed_test(lambda: unity_gym.aec_env(env_id), num_cycles=30)
+
+
+def test_pettingzoos_own_tests_pass_where_agents_differ_come_and_go(build: str) -> None:
+    env = unity_gym.parallel_env(file_name=build)
+    parallel_api_test(env, num_cycles=50)
+    env.close()
+    env = unity_gym.aec_env(file_name=build)
+    api_test(env, num_cycles=50)
+    env.close()
+    seed_test(lambda: unity_gym.aec_env(file_name=build, seed=42), num_cycles=20)
+
+
+def test_agents_are_named_after_behavior_team_and_slot(arena: UnityParallelEnv) -> None:
+    assert arena.possible_agents == [*STRIKERS, KEEPER]
+    observations, infos = arena.reset()
+    assert arena.agents == list(observations) == list(infos) == [*STRIKERS, KEEPER]
+
+
+def test_every_observation_is_in_its_agents_space(arena: UnityParallelEnv) -> None:
+    observations, _ = arena.reset()
+    while arena.agents:
+        assert all(arena.observation_space(agent).contains(told) for agent, told in observations.items())
+        observations, *_ = arena.step(sampled(arena, observations))
+    assert all(arena.observation_space(agent).contains(told) for agent, told in observations.items())
+
+
+def test_behaviors_without_choices_are_plain_boxes() -> None:
+    env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=2)
+    observations, infos = env.reset()
+    assert {agent: (told.shape, told.dtype) for agent, told in observations.items()} == {
+        "3DBall?team=0_0": ((8,), np.float32),
+        "3DBall?team=0_1": ((8,), np.float32),
+    }
+    assert infos == {"3DBall?team=0_0": {}, "3DBall?team=0_1": {}}
+    env.close()
+
+
+def test_the_mask_stands_in_the_observation_and_in_the_info(arena: UnityParallelEnv) -> None:
+    observations, infos = arena.reset()
+    for striker, allowed in (("Striker?team=1_0", [1, 1, 1, 1, 1]), ("Striker?team=1_1", [1, 1, 0, 1, 1])):
+        mask = observations[striker]["action_mask"]
+        assert mask.dtype == np.int8
+        assert mask.tolist() == infos[striker]["action_mask"].tolist() == allowed
+
+
+def test_spaces_sample_what_a_flat_mask_allows(arena: UnityParallelEnv) -> None:
+    mask = np.array([0, 1, 0, 0, 1], np.int8)
+    assert [arena.action_space(STRIKERS[0]).sample(mask).tolist() for _ in range(5)] == [[1, 1]] * 5
+    samples = [arena.action_space(KEEPER).sample(np.array([0, 0, 1], np.int8)) for _ in range(5)]
+    assert {int(sample["discrete"]) for sample in samples} == {2}
+    assert all(arena.action_space(KEEPER).contains(sample) for sample in samples)
+
+
+def test_agents_have_spaces_of_their_own(arena: UnityParallelEnv) -> None:
+    first, second = arena.action_space(STRIKERS[0]), arena.action_space(STRIKERS[1])
+    assert first == second
+    assert first is not second
+    with pytest.raises(UnknownNameError, match=r"'nobody'.*Striker"):
+        arena.action_space("nobody")
+
+
+def test_each_agent_acts_and_gets_its_own_and_its_groups_reward(arena: UnityParallelEnv) -> None:
+    arena.reset()
+    actions = zeros(arena) | {STRIKERS[0]: np.array([2, 0]), STRIKERS[3]: np.array([1, 1])}
+    actions[KEEPER] = {"continuous": np.array([0.25, 0], np.float32), "discrete": 2}
+    _, rewards, _, _, infos = arena.step(actions)
+    assert rewards == dict(zip([*STRIKERS, KEEPER], [2.5, 0.5, 0.5, 1.5, 0.25], strict=True))
+    assert {agent: info.get("group_reward") for agent, info in infos.items()} == (
+        dict.fromkeys(STRIKERS, GROUP_REWARD) | {KEEPER: None}
+    )
+
+
+def test_an_agent_that_ends_early_stays_dead_while_the_others_play(arena: UnityParallelEnv) -> None:
+    arena.reset()
+    *_, before, end = play(arena, LEAVES - 1)
+    assert STRIKERS[0] in before[0]
+    observations, rewards, terminations, truncations, _ = end
+    assert observations[STRIKERS[0]]["observation"].tolist() == [0, LEAVES]
+    assert rewards[STRIKERS[0]] == GROUP_REWARD
+    assert [agent for agent, ended in terminations.items() if ended] == [STRIKERS[0]]
+    assert not any(truncations.values())
+    assert arena.agents == [*STRIKERS[1:], KEEPER]
+    observations, *_ = play(arena, 1)[0]
+    assert STRIKERS[0] not in observations
+    assert STRIKERS[0] in arena.possible_agents
+
+
+def test_an_agent_that_comes_late_joins_the_game_and_its_name_the_possible_ones(arena: UnityParallelEnv) -> None:
+    arena.reset()
+    *_, (observations, rewards, terminations, truncations, infos) = play(arena, COMES - 1)
+    assert arena.possible_agents == [*STRIKERS, KEEPER, LATE_KEEPER]
+    assert arena.agents == [*STRIKERS[1:], KEEPER, LATE_KEEPER]
+    assert observations[LATE_KEEPER]["observation"]["vector"].tolist() == [1, COMES]
+    assert (rewards[LATE_KEEPER], terminations[LATE_KEEPER], truncations[LATE_KEEPER]) == (0.0, False, False)
+    assert LATE_KEEPER in infos
+    assert arena.observation_space(LATE_KEEPER) == arena.observation_space(KEEPER)
+    actions = zeros(arena)
+    actions[LATE_KEEPER] = {"continuous": np.array([0.5, 0], np.float32), "discrete": 0}
+    assert arena.step(actions)[1][LATE_KEEPER] == 0.5
+
+
+def test_cut_off_episodes_are_truncations_and_others_terminations(arena: UnityParallelEnv) -> None:
+    arena.reset()
+    *_, (observations, _, terminations, truncations, _) = play(arena, ENDS - 1)
+    assert arena.agents == []
+    assert {agent for agent, ended in terminations.items() if ended} == {STRIKERS[1], KEEPER, LATE_KEEPER}
+    assert {agent for agent, ended in truncations.items() if ended} == {STRIKERS[2], STRIKERS[3]}
+    assert ticks(observations) == {ENDS}
+
+
+def test_after_an_end_of_all_the_next_game_goes_on_and_all_are_back(arena: UnityParallelEnv) -> None:
+    arena.reset()
+    for _ in range(2):
+        while arena.agents:
+            arena.step(zeros(arena))
+        observations, _ = arena.reset()
+        assert arena.agents == [*STRIKERS, KEEPER]
+        assert ticks(observations) == {0}  # a RESET, which takes effect within a tick, shows the next one
+
+
+def test_a_reset_in_the_middle_of_a_game_begins_anew(arena: UnityParallelEnv) -> None:
+    arena.reset()
+    play(arena, LEAVES)
+    observations, _ = arena.reset()
+    assert arena.agents == [*STRIKERS, KEEPER]
+    assert ticks(observations) == {1}
+
+
+def test_ends_one_after_the_other_are_followed_by_a_reset() -> None:
+    """The first agents to end are in the middle of later episodes when the last one ends."""
+    env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=3)
+    env.reset(seed=1)
+    actions = {agent: np.full(2, 0.3 * slot, np.float32) for slot, agent in enumerate(env.possible_agents)}
+    while env.agents:
+        env.step({agent: actions[agent] for agent in env.agents})
+    observations, _ = env.reset()
+    height = 3  # of the ball over the platform; a ball of a new episode is near 4 above, at rest
+    assert all(told[height] > 3 and np.allclose(told[5:], 0, atol=0.5) for told in observations.values())
+    env.close()
+
+
+def test_equal_seeds_give_equal_games() -> None:
+    env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=3)
+
+    def game(seed: int) -> list[Any]:
+        told = [env.reset(seed=seed)]
+        while env.agents:
+            told.append(env.step(dict.fromkeys(env.agents, np.array([0.5, -0.5], np.float32))))
+        return told
+
+    first, again, other = game(3), game(3), game(4)
+    env.close()
+    assert data_equivalence(first, again)
+    assert not data_equivalence(first[0], other[0])
+
+
+def test_what_was_returned_is_not_overwritten() -> None:
+    env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=2)
+    observations, _ = env.reset()
+    kept = {agent: told.copy() for agent, told in observations.items()}
+    env.step(dict.fromkeys(env.agents, np.ones(2, np.float32)))
+    assert data_equivalence(observations, kept)
+    env.close()
+
+
+def test_one_behavior_can_be_controlled_alone(build: str) -> None:
+    env = unity_gym.parallel_env(file_name=build, behavior="Striker")
+    assert env.possible_agents == STRIKERS
+    env.reset()
+    env.step(dict.fromkeys(STRIKERS, np.zeros(2, np.int64)))
+    env.close()
+
+
+def test_wrong_calls_name_the_cause(arena: UnityParallelEnv) -> None:
+    with pytest.raises(NotReadyError, match=r"reset\(\)"):
+        arena.step({})
+    arena.reset()
+    actions = zeros(arena)
+    with pytest.raises(ActionError, match=r"missing are \['Keeper\?team=0_0'\], not in it are \['nobody'\]"):
+        arena.step({agent: actions[agent] for agent in STRIKERS} | {"nobody": 0})
+    with pytest.raises(ActionError, match=r"'Striker.team=0' do not fit MultiDiscrete"):
+        arena.step(actions | {STRIKERS[1]: np.zeros(3, np.int64)})
+    with pytest.raises(ActionError, match=r"'Keeper.team=0' do not fit Dict.*'discrete'"):
+        arena.step(actions | {KEEPER: {"continuous": np.zeros(2)}})
+    arena.step(actions)
+    with pytest.raises(UnknownNameError, match="Unity-3DBall-v0"):
+        unity_gym.parallel_env("Unity-Nowhere-v0")
+
+
+def test_a_closed_environment_can_be_closed_again_and_steps_no_more(arena: UnityParallelEnv) -> None:
+    arena.reset()
+    actions = zeros(arena)
+    arena.close()
+    arena.close()
+    with pytest.raises(UnityGymError, match="closed"):
+        arena.step(actions)
