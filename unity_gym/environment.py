@@ -47,6 +47,7 @@ class UnityEnvironment:
     :param visual_dtype: of image observations: "float32" (0…1) or "uint8" (0…255)
     :param uncompressed_layout: how the numbers of uncompressed images lie in memory: "CHW", "HWC", or "auto": as
         declared, but H×W×C from packages 3.0.0 and 4.0.0, which declare C×H×W and send H×W×C
+    :param environment_variables: for the launched process, beside those of this one
     :raises PlayerError: the player could not be started or did not dial in time
     :raises ProtocolError: it speaks another major version
     """
@@ -71,6 +72,7 @@ class UnityEnvironment:
         *,
         visual_dtype: str = "float32",
         uncompressed_layout: str = "auto",
+        environment_variables: Mapping[str, str] | None = None,
     ) -> None:
         if file_name is None and worker_id != 0:
             raise UnityGymError(
@@ -94,6 +96,7 @@ class UnityEnvironment:
         self._arguments = tuple(additional_args or ())
         self._log_folder = log_folder
         self._num_areas = num_areas
+        self._environment_variables = dict(environment_variables or {})
         self._image_options = visual_dtype, uncompressed_layout
         self._reseeding = ReseedingChannel()
         self._side_channels = SideChannels([*(side_channels or ()), self._reseeding])
@@ -122,6 +125,7 @@ class UnityEnvironment:
                     arguments=self._arguments,
                     log_folder=self._log_folder,
                     worker_id=self._worker_id,
+                    environment_variables=self._environment_variables,
                 )
             first = self._receive().unity_output.rl_initialization_output
             self._check_version(first.communication_version, first.package_version)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unity_gym.errors import PlayerError
@@ -50,6 +50,7 @@ class Player:
     :param arguments: further command-line arguments of the player.
     :param log_folder: where to write ``Player-<worker_id>.log``. Without it the log is a temporary file.
     :param worker_id: tells the players of one run apart.
+    :param environment_variables: for the process, beside those of this one.
     :raises PlayerError: there is no such player or it cannot be started.
     """
 
@@ -66,6 +67,7 @@ class Player:
         arguments: Sequence[str] = (),
         log_folder: str | Path | None = None,
         worker_id: int = 0,
+        environment_variables: Mapping[str, str] | None = None,
     ) -> None:
         self.name = file_name
         command = _command(file_name)
@@ -75,7 +77,7 @@ class Player:
         command += ["-logFile", str(self.log_file), "--mlagents-port", str(port), *arguments]
         temporary = self.log_file if log_folder is None else None
         try:
-            self._process, guard = _launch(command, self.log_file)
+            self._process, guard = launch_guarded(command, self.log_file, environment_variables)
         except OSError as error:
             if temporary is not None:
                 temporary.unlink()
@@ -88,7 +90,7 @@ class Player:
         self._last_log: str | None = None
         self._ending: str | None = None
         # Runs at the exit of the interpreter too, whatever ended the user's script.
-        self._finalizer = weakref.finalize(self, _end, self._process, guard, temporary, os.getpid())
+        self._finalizer = weakref.finalize(self, end_guarded, self._process, guard, temporary, os.getpid())
 
     def check(self) -> None:
         """Sees that the player runs.
@@ -177,8 +179,10 @@ def _new_log(folder: str | Path | None, worker_id: int) -> Path:
         raise PlayerError(f"Cannot write the player's log: {error}. Choose another log_folder.") from error
 
 
-def _launch(command: Sequence[str], log_file: Path) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
-    """The processes of the player and of its guard."""
+def launch_guarded(
+    command: Sequence[str], log_file: Path, environment_variables: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+    """Starts a process that never outlives this one: it and its guard, for :func:`end_guarded`."""
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())],
         bufsize=0,
@@ -195,7 +199,11 @@ def _launch(command: Sequence[str], log_file: Path) -> tuple[subprocess.Popen[by
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "no_grpc_proxy": "localhost,127.0.0.1,::1"},  # a web proxy cannot reach our loopback
+                env={
+                    **os.environ,
+                    **(environment_variables or {}),
+                    "no_grpc_proxy": "localhost,127.0.0.1,::1",
+                },  # a web proxy cannot reach our loopback
                 start_new_session=True,
                 creationflags=_NEW_GROUP,
             )
@@ -213,7 +221,7 @@ def _dismiss(guard: subprocess.Popen[bytes]) -> None:
         guard.stdin.write(b".")
 
 
-def _end(player: subprocess.Popen[bytes], guard: subprocess.Popen[bytes], log: Path | None, owner: int) -> None:
+def end_guarded(player: subprocess.Popen[bytes], guard: subprocess.Popen[bytes], log: Path | None, owner: int) -> None:
     """Ends the player, what it started and its guard, and removes a temporary log."""
     if os.getpid() != owner:  # a forked child must not end the player of its parent
         return

@@ -8,10 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
+from unity_gym.display import VirtualDisplay
 from unity_gym.environment import UnityEnvironment
 from unity_gym.errors import UnityGymError, UnknownNameError
 from unity_gym.player import EMBEDDED
-from unity_gym.side_channels import EngineConfigurationChannel, EnvironmentParametersChannel, SideChannel
+from unity_gym.side_channels import (
+    EngineConfigurationChannel,
+    EnvironmentParametersChannel,
+    RenderingChannel,
+    SideChannel,
+    StatsAggregationMethod,
+    StatsSideChannel,
+)
 from unity_gym.slots import AgentTable
 from unity_gym.specs import ActionTuple, Array
 
@@ -23,7 +31,8 @@ class PlayerOptions:
     :param file_name: the build to launch; "embedded:<Scene>" for the embedded player; None waits for the Editor
     :param seed: of the first player's random numbers (player i gets seed + i); None draws one
     :param no_graphics: launch without rendering. By default a build is launched without, and once more with rendering
-        if one of its sensors is an image
+        if it has cameras, which are blank then; with True they are an error
+    :param display: "xvfb" lets the players draw on a virtual screen (the program Xvfb), for a machine that has none
     :param time_scale: simulated seconds per second
     :param width: of the player's window in pixels; with `height`
     :param height: of the player's window in pixels; with `width`
@@ -45,6 +54,7 @@ class PlayerOptions:
     file_name: str | Path | None = None
     seed: int | None = None
     no_graphics: bool | None = None
+    display: str | None = None
     time_scale: float = 20.0
     width: int | None = None
     height: int | None = None
@@ -69,25 +79,34 @@ class PlayerPool:
     :param n_players: how many
     :param behavior: the one behavior to have a table for, with or without its "?team=…"; the agents of the others do
         what zeros mean. By default every behavior has a table
+    :param areas_to_draw: areas of each player of which it shall send pictures; `rendering` has its channel by number
     :raises PlayerError: a player cannot be started
     :raises UnityGymError: several players of an Editor, or side channels of the user's with several players
     """
 
-    def __init__(self, options: PlayerOptions, n_players: int = 1, behavior: str | None = None) -> None:
+    def __init__(
+        self, options: PlayerOptions, n_players: int = 1, behavior: str | None = None, areas_to_draw: int = 0
+    ) -> None:
         if n_players < 1:
             raise UnityGymError(f"n_players is at least 1; got {n_players}")
         if n_players > 1 and options.file_name is None:
             raise UnityGymError("the Editor is one player: name a build in file_name, or leave n_players at 1")
         if n_players > 1 and options.side_channels:
             raise UnityGymError("a side channel speaks with one player: leave n_players at 1 to pass side_channels")
+        if options.display not in (None, "xvfb"):
+            raise UnknownNameError(f"display is None (this machine's screen) or 'xvfb', not {options.display!r}")
         self.options = options
         self.tables: dict[str, AgentTable] = {}
+        self.rendering: dict[int, RenderingChannel] = {}
+        self._areas_to_draw = areas_to_draw
         self._behavior = behavior
         self._actions: Mapping[str, ActionTuple] = {}
         self._deciding: dict[tuple[str, int], Array] = {}  # the rows that wait for an action, in the player's order
         self.players: list[UnityEnvironment] = []
         self._parameters: dict[int, EnvironmentParametersChannel] = {}
+        self._stats: dict[int, StatsSideChannel] = {}
         seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if options.seed is None else options.seed
+        self._display = VirtualDisplay() if options.display == "xvfb" else None
         try:
             for worker in range(n_players):
                 self.players.append(self._launch(worker, _int32(seed + worker)))
@@ -97,15 +116,20 @@ class PlayerPool:
 
     def _launch(self, worker: int, seed: int) -> UnityEnvironment:
         options = self.options
-        hidden = options.no_graphics is None and options.file_name is not None
-        player = self._start(worker, seed, no_graphics=hidden or bool(options.no_graphics))
-        if hidden and not str(options.file_name).startswith(EMBEDDED):
-            player.reset()
-            sensors = [sensor for spec in player.behavior_specs.values() for sensor in spec.observation_specs]
-            if any(sensor.is_visual for sensor in sensors):
-                player.close()
-                player = self._start(worker, seed, no_graphics=False)
-        return player
+        if options.file_name is None or str(options.file_name).startswith(EMBEDDED) or options.no_graphics is False:
+            return self._start(worker, seed, no_graphics=bool(options.no_graphics))
+        player = self._start(worker, seed, no_graphics=True)
+        player.reset()
+        blank = _blank_cameras(player)
+        if not blank:
+            return player
+        player.close()
+        if options.no_graphics:
+            raise UnityGymError(
+                f"without graphics the cameras {blank} send blank images: leave no_graphics out"
+                " (on a machine without a screen together with display='xvfb')"
+            )
+        return self._start(worker, seed, no_graphics=False)
 
     def _start(self, worker: int, seed: int, no_graphics: bool) -> UnityEnvironment:
         options = self.options
@@ -114,6 +138,7 @@ class PlayerPool:
             arguments += ["--areas", str(options.num_areas)]
         engine, parameters = EngineConfigurationChannel(), EnvironmentParametersChannel()
         self._parameters[worker] = parameters
+        self._stats[worker] = StatsSideChannel()
         engine.set_configuration_parameters(
             width=options.width,
             height=options.height,
@@ -124,6 +149,13 @@ class PlayerPool:
         )
         for key, value in options.environment_parameters.items():
             parameters.set_float_parameter(key, value)
+        channels: list[SideChannel] = [engine, parameters, *options.side_channels]
+        if not any(isinstance(channel, StatsSideChannel) for channel in channels):
+            channels.append(self._stats[worker])
+        if self._areas_to_draw:
+            self.rendering[worker] = RenderingChannel()
+            self.rendering[worker].draw(self._areas_to_draw)
+            channels.append(self.rendering[worker])
         return UnityEnvironment(
             options.file_name,
             worker_id=worker,
@@ -132,11 +164,12 @@ class PlayerPool:
             no_graphics=no_graphics,
             timeout_wait=options.timeout,
             additional_args=arguments,
-            side_channels=[engine, parameters, *options.side_channels],
+            side_channels=channels,
             log_folder=options.log_folder,
             num_areas=options.num_areas or 1,
             visual_dtype=options.visual_dtype,
             uncompressed_layout=options.uncompressed_layout,
+            environment_variables={} if self._display is None else {"DISPLAY": self._display.name},
         )
 
     def reset(self, seed: int | None = None) -> None:
@@ -218,6 +251,21 @@ class PlayerPool:
                     table = self.tables[name] = AgentTable(spec, self.options.visual_dtype)
                 self._deciding[name, worker] = table.update(*player.get_steps(name), worker)
 
+    def take_stats(self) -> dict[str, float]:
+        """The statistics that the scenes sent since the last call, each made into one number as the scene asked.
+
+        A histogram's number is the mean of its values. Empty where the user passed a `StatsSideChannel`, which then
+        has them all.
+        """
+        values: dict[str, list[float]] = {}
+        methods: dict[str, StatsAggregationMethod] = {}
+        for channel in self._stats.values():
+            if channel.stats:
+                for key, pairs in channel.get_and_reset_stats().items():
+                    values.setdefault(key, []).extend(value for value, _ in pairs)
+                    methods[key] = pairs[-1][1]
+        return {key: _aggregate(values[key], methods[key]) for key in values}
+
     def _require_behavior(self) -> None:
         if not self.tables:
             known = sorted({name for player in self.players for name in player.behavior_specs})
@@ -259,6 +307,25 @@ class PlayerPool:
         """End all players. Can be called any number of times."""
         for player in self.players:
             player.close()
+        if self._display is not None:
+            self._display.close()
+
+
+def _blank_cameras(player: UnityEnvironment) -> list[str]:
+    """The visual sensors that show every agent one even colour, as cameras do in a player without graphics."""
+    blank = []
+    for name, spec in player.behavior_specs.items():
+        columns = player.get_steps(name)[0].obs
+        for sensor, column in zip(spec.observation_specs, columns, strict=True):
+            if sensor.is_visual and not np.ptp(column, axis=(2, 3)).any():
+                blank.append(f"{name}: {sensor.name}")
+    return blank
+
+
+def _aggregate(values: list[float], method: StatsAggregationMethod) -> float:
+    if method is StatsAggregationMethod.MOST_RECENT:
+        return values[-1]
+    return sum(values) if method is StatsAggregationMethod.SUM else sum(values) / len(values)
 
 
 def _int32(seed: int) -> int:

@@ -1,0 +1,54 @@
+"""A screen for players on a machine that has none: the X server Xvfb, which draws into memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import weakref
+from pathlib import Path
+
+from unity_gym.errors import PlayerError
+from unity_gym.player import end_guarded, launch_guarded
+
+_SECONDS_TO_START = 10.0
+
+
+class VirtualDisplay:
+    """A running Xvfb. It ends with `close`, with the last reference to this object or with this process.
+
+    :param width: in pixels
+    :param height: in pixels
+    :raises PlayerError: Xvfb is not installed or does not start
+    """
+
+    name: str
+    """What the players need in the environment variable DISPLAY, such as ":1"."""
+
+    def __init__(self, width: int = 1280, height: int = 1024) -> None:
+        program = shutil.which("Xvfb")
+        if program is None:
+            raise PlayerError(
+                "display='xvfb' needs the program Xvfb, which is not installed: install it (Debian and Ubuntu: "
+                "apt-get install xvfb), or leave display out on a machine with a screen"
+            )
+        handle, path = tempfile.mkstemp(prefix="xvfb-", suffix=".log")
+        os.close(handle)
+        log = Path(path)
+        # Xvfb writes the number of the free display that it took to the descriptor 1, which is its log.
+        command = [program, "-displayfd", "1", "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
+        process, guard = launch_guarded(command, log)
+        self._finalizer = weakref.finalize(self, end_guarded, process, guard, log, os.getpid())
+        deadline = time.monotonic() + _SECONDS_TO_START
+        while not (numbers := [line for line in log.read_text().splitlines() if line.isdigit()]):
+            if process.poll() is not None or time.monotonic() > deadline:
+                text = log.read_text().strip()
+                self.close()
+                raise PlayerError(f"Xvfb did not start (exit code {process.poll()}): {text or 'it said nothing'}")
+            time.sleep(0.02)
+        self.name = f":{numbers[0]}"
+
+    def close(self) -> None:
+        """End it. Can be called any number of times."""
+        self._finalizer()
