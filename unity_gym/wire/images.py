@@ -40,7 +40,8 @@ def uncompressed_lies_channels_last(package_version: str) -> bool:
 
 def as_bytes(images: Array) -> Array:
     """Images of floats in 0…1 as uint8 in 0…255."""
-    return np.rint(np.clip(images, 0, 1) * 255).astype(np.uint8)
+    scaled: Array = np.rint(np.clip(images, 0, 1) * 255).astype(np.uint8)
+    return scaled
 
 
 class ImageDecoder:
