@@ -21,7 +21,7 @@ Plays one of Unity's example scenes for the ML-Agents client that listens on POR
   --mlagents-port PORT  where the client listens
   --areas N             copies of the scene's area; by default what the client asks for if that is more than 1,
                         otherwise as many as Unity's scene has
-  -logFile FILE         append what the player prints to FILE
+  -logFile FILE         append what the player prints to FILE; "-" leaves it on the console
   -nographics, -batchmode and other flags of Unity with one dash change nothing: the player has no window.
 """
 _EDITOR_PORT = 5004
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     except UnknownNameError as error:
         print(f"unity_gym.scenes: {error}", file=sys.stderr)
         return 2
-    if options.log_file:
+    if options.log_file not in ("", "-"):
         log = os.open(options.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

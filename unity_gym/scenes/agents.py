@@ -117,6 +117,8 @@ class Agents:
     def disable(self, rows: Array) -> None:
         """Take `rows` out of the scene: they send a last done notification and leave their groups."""
         self._notify_done(rows, False)
+        self._decision_requested[rows] = False
+        self._action_requested[rows] = False
         self.enabled[rows] = False
         self.group_id[rows] = 0
 
