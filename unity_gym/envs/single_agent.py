@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from unity_gym.envs.rendering import RENDERING, open_window, pictures
 from unity_gym.errors import NotReadyError, UnityGymError
 from unity_gym.pool import PlayerOptions, PlayerPool
 from unity_gym.slots import AgentTable
@@ -25,12 +26,13 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
 
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
     :param behavior: the behavior to control, where the scene has several
-    :param render_mode: None; this player draws nothing
+    :param render_mode: "rgb_array": `render()` returns a picture of the present state, uint8 (height, width, 3), which
+        the embedded player draws; of a build it is what the agent's first camera sees. "human": a window shows it
     :param options: as in `PlayerOptions`; `num_areas` is 1 by default
     :raises UnityGymError: the scene shows more than one agent or behavior
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012  # gymnasium declares it without a type
+    metadata = RENDERING
 
     def __init__(
         self,
@@ -40,11 +42,9 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        if render_mode is not None:
-            raise UnityGymError(f"render_mode is None, not {render_mode!r}: this environment draws no pictures")
         settings = PlayerOptions(**{"num_areas": 1, **options})
-        self._pool = PlayerPool(settings, behavior=behavior)
         self.render_mode = render_mode
+        self._pool = PlayerPool(settings, behavior=behavior, areas_to_draw=int(render_mode is not None))
         try:
             self._pool.reset()
             self._behavior, self._table = self._only_agent()
@@ -52,11 +52,14 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             self._layout = ObservationLayout(spec, observations, settings.visual_dtype)
             self.observation_space = self._layout.space
             self.action_space = action_space(spec.action_spec)
+            self._untouched = True  # nobody has stepped since the reset above
+            self._in_episode = False
+            if render_mode is not None:
+                self._picture()  # raises if there is none
+            self._window = open_window(render_mode, str(settings.file_name or "Unity"))
         except BaseException:
             self._pool.close()
             raise
-        self._untouched = True  # nobody has stepped since the reset above
-        self._in_episode = False
 
     def _only_agent(self) -> tuple[str, AgentTable]:
         counts = {name: len(table) for name, table in self._pool.tables.items()}
@@ -83,6 +86,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             self._pool.resume()
         self._untouched, self._in_episode = False, True
         self._require_same_agent()
+        self._show()
         return self._layout.select(self._table.observations, 0), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -99,6 +103,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         terminated, truncated = bool(table.terminated[0]), bool(table.truncated[0])
         ended = terminated or truncated
         self._in_episode = not ended
+        self._show()
         observation = self._layout.select(table.final_observations if ended else table.observations, 0)
         return observation, float(table.reward[0] + table.group_reward[0]), terminated, truncated, self._info()
 
@@ -132,6 +137,24 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         mask: Array = self._table.action_mask[0].copy()
         return mask
 
+    def render(self) -> Array | None:
+        """The picture of the present state, uint8 (height, width, 3), with `render_mode="rgb_array"`; otherwise None.
+
+        After a step that ended the episode it shows the state that it ended in. With "human", `reset` and `step` have
+        shown it already.
+        """
+        return self._picture() if self.render_mode == "rgb_array" else None
+
+    def _picture(self) -> Array:
+        ended = not (self._in_episode or self._untouched)
+        return pictures(self._pool, self._table, ended)[0]
+
+    def _show(self) -> None:
+        if self._window is not None:
+            self._window.show(self._picture())
+
     def close(self) -> None:
         """End the player. Can be called any number of times."""
         self._pool.close()
+        if self._window is not None:
+            self._window.close()

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from unity_gym.envs.rendering import RENDERING, open_window, pictures, tiled
 from unity_gym.errors import UnityGymError, UnknownNameError
 from unity_gym.player import EMBEDDED
 from unity_gym.pool import PlayerOptions, PlayerPool
@@ -47,6 +48,8 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
     :param behavior: which behavior, where the scene has several
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
     :param autoreset_mode: SAME_STEP or NEXT_STEP, or their values "SameStep" and "NextStep"
+    :param render_mode: "rgb_array": `render()` returns a picture for each agent, uint8 (height, width, 3), which agents
+        of one area share; of a build, what the agent's first camera sees. "human": a window shows them side by side
     :param options: as in `PlayerOptions`
     :raises UnityGymError: the players have another number of agents, or several behaviors and none was named
     :raises UnknownNameError: another autoreset mode, or no such behavior
@@ -60,6 +63,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         behavior: str | None = None,
         observations: str = "split",
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        render_mode: str | None = None,
         **options: Any,
     ) -> None:
         modes = {mode.value: mode for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP)}
@@ -69,16 +73,20 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
                 f"autoreset_mode is one of {sorted(modes)}, not {name!r}: Unity begins the next episode by itself"
             )
         self.num_envs = num_envs
-        self.metadata = {"render_modes": [], "autoreset_mode": modes[name]}
+        self.metadata = {**RENDERING, "autoreset_mode": modes[name]}
         self._same_step = modes[name] is AutoresetMode.SAME_STEP
         settings = PlayerOptions(**options)
-        self._pool = _launch(settings, num_envs, n_players, behavior)
+        self.render_mode = render_mode
+        self._pool = _launch(settings, num_envs, n_players, behavior, num_envs if render_mode else 0)
         self._behavior, self._table = self._pool.only_behavior()
         try:
             spec = self._table.spec
             self._layout = ObservationLayout(spec, observations, settings.visual_dtype)
             self.single_observation_space = self._layout.space
             self.single_action_space = action_space(spec.action_spec)
+            if render_mode is not None:
+                pictures(self._pool, self._table)  # raises if there are none
+            self._window = open_window(render_mode, str(settings.file_name or "Unity"))
         except BaseException:
             self._pool.close()
             raise
@@ -106,6 +114,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             self._pool.require_rows(self._behavior, self.num_envs)
         self._untouched = False
         self._ended = np.zeros(self.num_envs, bool)
+        self._show()
         return self._layout.select(self._table.observations), self._infos()
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
@@ -127,6 +136,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         rewards = np.add(table.reward, table.group_reward, dtype=np.float64) * acted
         terminated, truncated = table.terminated & acted, table.truncated & acted
         self._ended = terminated | truncated
+        self._show()
         observations, infos = self._layout.select(table.observations), self._infos(acted)
         if self._ended.any():
             rows = np.flatnonzero(self._ended)
@@ -163,22 +173,31 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         masks: Array = self._table.action_mask.copy()
         return masks
 
-    def render(self) -> None:
-        """Draw nothing."""
+    def render(self) -> tuple[Array, ...] | None:
+        """With `render_mode="rgb_array"`, the picture of each agent's present state, uint8 (height, width, 3)."""
+        return pictures(self._pool, self._table) if self.render_mode == "rgb_array" else None
+
+    def _show(self) -> None:
+        if self._window is not None:
+            self._window.show(tiled(pictures(self._pool, self._table)))
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  # gymnasium's signature
         """End the players."""
         self._pool.close()
+        if self._window is not None:
+            self._window.close()
 
 
-def _launch(settings: PlayerOptions, num_envs: int, n_players: int, behavior: str | None) -> PlayerPool:
+def _launch(
+    settings: PlayerOptions, num_envs: int, n_players: int, behavior: str | None, areas_to_draw: int
+) -> PlayerPool:
     """Players whose agents of one behavior are `num_envs`, after their first reset."""
     lays_out = settings.num_areas is None and str(settings.file_name).startswith(EMBEDDED)
     if lays_out:
         if num_envs < 1 or n_players < 1 or num_envs % n_players:
             raise UnityGymError(f"num_envs={num_envs} agents cannot be shared out over n_players={n_players}")
         settings = replace(settings, num_areas=num_envs // n_players)
-    pool = PlayerPool(settings, n_players, behavior)
+    pool = PlayerPool(settings, n_players, behavior, areas_to_draw)
     try:
         pool.reset()
         name, table = pool.only_behavior()
@@ -199,4 +218,5 @@ def _launch(settings: PlayerOptions, num_envs: int, n_players: int, behavior: st
         pool.close()
         raise
     pool.close()
-    return _launch(replace(settings, num_areas=num_envs // (per_area * n_players)), num_envs, n_players, behavior)
+    settings = replace(settings, num_areas=num_envs // (per_area * n_players))
+    return _launch(settings, num_envs, n_players, behavior, areas_to_draw)

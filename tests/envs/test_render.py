@@ -1,0 +1,191 @@
+"""`render()` of the environments, over the embedded player and over a build with a camera."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import RecordVideo, RenderCollection
+from gymnasium.wrappers.vector import RecordVideo as RecordVectorVideo
+
+import unity_gym  # noqa: F401  # registers the ids
+from unity_gym.errors import UnityGymError, UnknownNameError
+
+HAS_DISPLAY = bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
+SCENES = [name for name, spec in gym.registry.items() if name.startswith("Unity-") and spec.kwargs.get("file_name")]
+
+
+def picture(env: gym.Env) -> np.ndarray:
+    frame = env.render()
+    assert frame.dtype == np.uint8
+    assert frame.ndim == 3
+    assert frame.shape[2] == 3
+    assert not any(size % 2 for size in frame.shape[:2])  # video encoders take even sizes
+    return frame
+
+
+def agent_column(frame: np.ndarray) -> float:
+    """Where Basic's agent is, which is the only blue thing."""
+    columns = np.flatnonzero((frame == (38, 110, 214)).all(axis=2).any(axis=0))
+    return float(columns.mean()) / frame.shape[1] * 22 - 1
+
+
+def test_the_picture_shows_the_present_state_and_the_end_of_an_episode() -> None:
+    env = gym.make("Unity-Basic-v0", render_mode="rgb_array")
+    env.reset(seed=0)
+    for position in range(10, 17):
+        assert agent_column(picture(env)) == pytest.approx(position, abs=0.1)
+        _, _, terminated, _, _ = env.step(2)
+    assert terminated
+    assert agent_column(picture(env)) == pytest.approx(17, abs=0.1)
+    env.reset()
+    assert agent_column(picture(env)) == pytest.approx(10, abs=0.1)
+    env.close()
+
+
+def test_rendering_does_not_change_the_course_of_a_scene() -> None:
+    plain, drawn = gym.make("Unity-3DBall-v0"), gym.make("Unity-3DBall-v0", render_mode="rgb_array")
+    first, _ = plain.reset(seed=3)
+    np.testing.assert_array_equal(drawn.reset(seed=3)[0], first)
+    for _ in range(40):
+        picture(drawn)
+        observation, _, terminated, _, _ = plain.step(np.ones(2, np.float32))
+        np.testing.assert_array_equal(drawn.step(np.ones(2, np.float32))[0], observation)
+        if terminated:
+            np.testing.assert_array_equal(drawn.reset()[0], plain.reset()[0])
+    plain.close()
+    drawn.close()
+
+
+def test_without_a_render_mode_nothing_is_drawn() -> None:
+    env = gym.make("Unity-Basic-v0")
+    env.reset()
+    assert env.unwrapped.render() is None
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", SCENES)
+def test_gymnasiums_checker_passes_with_pictures(env_id: str) -> None:
+    env = gym.make(env_id, render_mode="rgb_array")
+    check_env(env.unwrapped, skip_render_check=not HAS_DISPLAY)
+    env.reset()
+    picture(env)
+    env.close()
+
+
+def test_a_new_seed_goes_on_drawing() -> None:
+    env = gym.make("Unity-3DBall-v0", render_mode="rgb_array")
+    env.reset(seed=1)
+    first = picture(env)
+    env.reset(seed=2)
+    assert not np.array_equal(picture(env), first)
+    env.reset(seed=1)
+    np.testing.assert_array_equal(picture(env), first)
+    env.close()
+
+
+def test_gymnasium_collects_frames_and_records_videos(tmp_path: Path) -> None:
+    env = RenderCollection(gym.make("Unity-Basic-v0", render_mode="rgb_array"))
+    env.reset()
+    for _ in range(3):
+        env.step(2)
+    assert len(env.render()) == 4
+    env.close()
+
+    pytest.importorskip("moviepy")
+    env = RecordVideo(
+        gym.make("Unity-3DBall-v0", render_mode="rgb_array"), str(tmp_path), episode_trigger=lambda _: True
+    )
+    env.reset(seed=1)
+    while not env.step(np.ones(2, np.float32))[2]:
+        pass
+    env.close()
+    (video,) = tmp_path.glob("*.mp4")
+    assert video.stat().st_size > 1000
+
+
+def test_a_vector_environment_shows_each_agent(tmp_path: Path) -> None:
+    envs = gym.make_vec("Unity-Basic-v0", num_envs=3, render_mode="rgb_array")
+    envs.reset(seed=0)
+    envs.step(np.array([0, 1, 2]))
+    positions = [agent_column(frame) for frame in envs.render()]
+    assert positions == pytest.approx([10, 9, 11], abs=0.1)
+    envs.close()
+
+    pytest.importorskip("moviepy")
+    envs = gym.make_vec("Unity-3DBall-v0", num_envs=2, n_players=2, render_mode="rgb_array")
+    envs = RecordVectorVideo(envs, str(tmp_path), step_trigger=lambda step: step == 0, video_length=3)
+    envs.reset()
+    for _ in range(4):
+        envs.step(np.ones((2, 2), np.float32))
+    envs.close()
+    assert len(list(tmp_path.glob("*.mp4"))) == 1
+
+
+def build_without_pictures(tmp_path: Path, scene: str) -> Path:
+    """A player that plays an embedded scene and, like a Unity build, does not know the channel of pictures."""
+    program = tmp_path / "build.x86_64"
+    program.write_text(
+        f"""#!{sys.executable}
+import sys, uuid
+from unity_gym.scenes import __main__, communicator
+communicator.RENDERING = uuid.uuid4()
+sys.exit(__main__.main(["{scene}", *sys.argv[1:]]))
+"""
+    )
+    program.chmod(0o755)
+    return program
+
+
+def test_a_build_shows_what_the_camera_sees(tmp_path: Path) -> None:
+    build = build_without_pictures(tmp_path, "GridWorld")
+    arguments = {"file_name": build, "player_arguments": ["--areas", "1"], "render_mode": "rgb_array"}
+    env = gym.make("Unity-v0", **arguments)
+    observation, _ = env.reset()
+    (camera,) = (part for part in observation.values() if part.ndim == 3)
+    np.testing.assert_array_equal(picture(env), camera.transpose(1, 2, 0))
+    env.close()
+    env = gym.make("Unity-v0", visual_dtype="float32", **arguments)
+    observation, _ = env.reset()
+    (camera,) = (part for part in observation.values() if part.ndim == 3)
+    np.testing.assert_allclose(picture(env) / 255, camera.transpose(1, 2, 0), atol=1e-6)
+    env.close()
+
+
+def test_a_build_without_a_camera_cannot_be_rendered(tmp_path: Path) -> None:
+    with pytest.raises(UnityGymError, match=r"nothing to render.*VectorSensor_size8.*camera"):
+        gym.make(
+            "Unity-v0",
+            file_name=build_without_pictures(tmp_path, "3DBall"),
+            player_arguments=["--areas", "1"],
+            render_mode="rgb_array",
+        )
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"rgb_array.*human.*'ansi'"):
+        gym.make("Unity-Basic-v0", render_mode="ansi")
+
+
+@pytest.mark.skipif(HAS_DISPLAY, reason="there is a display")
+def test_without_a_display_a_window_is_refused_with_the_remedy() -> None:
+    with pytest.raises(UnityGymError, match=r"display.*rgb_array"):
+        gym.make("Unity-Basic-v0", render_mode="human")
+
+
+@pytest.mark.skipif(not HAS_DISPLAY, reason="there is no display")
+def test_a_window_shows_the_scene() -> None:
+    env = gym.make("Unity-Basic-v0", render_mode="human")
+    env.reset()
+    env.step(2)
+    assert env.render() is None
+    env.close()
+    envs = gym.make_vec("Unity-3DBall-v0", num_envs=3, render_mode="human")
+    envs.reset()
+    envs.step(np.zeros((3, 2), np.float32))
+    envs.close()

@@ -1,0 +1,75 @@
+"""The pictures that environments return from `render()` or show in a window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unity_gym.envs.window import Window
+from unity_gym.errors import UnityGymError, UnknownNameError
+from unity_gym.pool import PlayerPool
+from unity_gym.slots import AgentTable
+from unity_gym.specs import Array
+
+RENDERING: dict[str, Any] = {"render_modes": ["rgb_array", "human"], "render_fps": 10}
+"""Of an environment's metadata. Most of Unity's scenes ask for a decision every 0.1 s."""
+
+
+def open_window(render_mode: str | None, title: str) -> Window | None:
+    """The window that `render_mode` needs.
+
+    :raises UnknownNameError: another mode than None, "rgb_array" or "human"
+    :raises UnityGymError: a window is needed and there is no display
+    """
+    if render_mode not in (None, *RENDERING["render_modes"]):
+        raise UnknownNameError(f"render_mode is one of {RENDERING['render_modes']} or None, not {render_mode!r}")
+    return Window(title, RENDERING["render_fps"]) if render_mode == "human" else None
+
+
+def pictures(pool: PlayerPool, table: AgentTable, ended: bool = False) -> tuple[Array, ...]:
+    """One picture a row of the table, uint8 (height, width, 3), of the present state.
+
+    The embedded player draws its areas, and agents of one area share the picture. Of a build, it is what the first
+    camera among the agent's sensors sees.
+
+    :param pool: players that were told how many areas to draw
+    :param ended: take the state that the last episode ended in instead; for one agent only
+    :raises UnityGymError: the player draws nothing and the agents have no camera
+    """
+    frames: list[Array | None] = [None] * len(table)
+    for worker, channel in pool.rendering.items():
+        rows = np.flatnonzero(table.player == worker)
+        if ended and channel.last_end is not None:
+            frames[rows[0]] = channel.last_end
+        elif channel.pictures:
+            for agent, row in enumerate(rows):
+                frames[row] = channel.pictures[agent * len(channel.pictures) // len(rows)]
+    return tuple(frame if frame is not None else _camera_image(table, row, ended) for row, frame in enumerate(frames))
+
+
+def _camera_image(table: AgentTable, row: int, ended: bool) -> Array:
+    columns = table.final_observations if ended else table.observations
+    for sensor, column in zip(table.spec.observation_specs, columns, strict=True):
+        if sensor.is_visual and sensor.shape[0] in (1, 3):
+            image = column[row]
+            if image.dtype != np.uint8:
+                image = np.rint(255 * image).astype(np.uint8)
+            colored = np.broadcast_to(image, (3, *image.shape[1:]))
+            return np.ascontiguousarray(colored.transpose(1, 2, 0))
+    names = [sensor.name for sensor in table.spec.observation_specs]
+    raise UnityGymError(
+        f"there is nothing to render: the player draws no pictures, as only the embedded one does, and none of the "
+        f"sensors {names} is a camera. Give the agent a camera sensor, or leave render_mode at None"
+    )
+
+
+def tiled(frames: tuple[Array, ...]) -> Array:
+    """Pictures of one size side by side, uint8, in about as many rows as columns; gaps are black."""
+    height, width, _ = frames[0].shape
+    columns = int(np.ceil(np.sqrt(len(frames))))
+    rows = -(-len(frames) // columns)
+    picture = np.zeros((rows, height, columns, width, 3), np.uint8)
+    for index, frame in enumerate(frames):
+        picture[index // columns, :, index % columns] = frame
+    return picture.reshape(rows * height, columns * width, 3)
