@@ -491,7 +491,7 @@ class _Reader:
         meta, _ = self._message(DemonstrationMeta, 0, "the header")
         if meta.api_version not in _API_VERSIONS:
             raise DemonstrationError(
-                f"{self.path} is a recording of version {meta.api_version}, or none at all; versions 0 and 1 can be read: "
+                f"{self.path} is a recording of version {meta.api_version}, or none at all; 0 and 1 can be read: "
                 "record it again with an ML-Agents package of communication version 1"
             )
         return RecordingHeader(
@@ -617,7 +617,8 @@ def _actions(spec: ActionSpec, sent: list[Any], behavior: str) -> ActionTuple:
 
     :raises ValueError: they do not fit the specification
     """
-    n = len(sent)
+    if not sent:
+        return spec.empty_action(0)
     continuous, discrete = list(map(_CONTINUOUS, sent)), list(map(_DISCRETE, sent))
     if any(continuous) or any(discrete):
         actions = ActionTuple(_floats(continuous, spec.continuous_size), _choices(discrete, spec.discrete_size))
@@ -629,7 +630,7 @@ def _actions(spec: ActionSpec, sent: list[Any], behavior: str) -> ActionTuple:
         if wrong.any():
             raise ActionError(f"the choice {chosen[wrong][0]} is none of the branches {spec.discrete_branches}")
         actions = ActionTuple(discrete=chosen.astype(np.int32))
-    spec.validate(actions, n, behavior)
+    spec.validate(actions, len(sent), behavior)
     return actions
 
 

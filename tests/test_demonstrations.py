@@ -1,0 +1,664 @@
+"""Recordings: Unity's own files, ours there and back, Unity's loader as the judge of both, and broken files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import unity_gym  # noqa: F401  # registers the ids
+from unity_gym.demonstrations import (
+    Demonstration,
+    DemonstrationWriter,
+    RecordDemonstration,
+    check_fits,
+    load,
+    record,
+)
+from unity_gym.errors import ActionError, DemonstrationError, NotReadyError, UnknownNameError
+from unity_gym.specs import (
+    ActionSpec,
+    ActionTuple,
+    Array,
+    BehaviorSpec,
+    DimensionProperty,
+    ObservationSpec,
+    ObservationType,
+)
+from unity_gym.wire.encode import varint
+from unity_gym.wire.messages import AgentInfoActionPair, BrainParameters, DemonstrationMeta
+
+UNITYS_FILES = Path(__file__).resolve().parents[1] / "../shared/unity/demonstrations"
+needs_unitys_files = pytest.mark.skipif(
+    not UNITYS_FILES.is_dir(), reason=f"Unity's recordings are not at {UNITYS_FILES}"
+)
+needs_peer = pytest.mark.skipif(
+    "UNITY_GYM_PEER_PYTHON" not in os.environ, reason="UNITY_GYM_PEER_PYTHON names no Python that has mlagents"
+)
+
+# File, records, sensors, continuous actions, branches, sum of the records' rewards, records that are done.
+REFERENCE = [
+    ("Expert3DBall", 549, [(8,)], 2, (), 54.800, 0),
+    ("ExpertPushBlock", 2558, [(105,), (105,)], 0, (7,), 472.443, 95),
+    ("ExpertGridWorld", 53, [(3, 64, 84)], 0, (5,), 12.740, 13),
+    ("ExpertPyramid", 1751, [(56,), (56,), (56,), (4,)], 0, (5,), 16.264, 9),
+]
+
+
+def sensor(*shape: int, name: str = "") -> ObservationSpec:
+    """A sensor with the dimension properties that Unity gives to its rank."""
+    plane = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE
+    properties = {
+        1: (DimensionProperty.NONE,),
+        2: (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
+        3: (DimensionProperty.NONE, plane, plane),
+    }[len(shape)]
+    return ObservationSpec(shape, properties, ObservationType.DEFAULT, name or f"sensor{shape}")
+
+
+HYBRID = ActionSpec(2, (3, 200, 2))
+SPECS = {
+    "vector, continuous": BehaviorSpec([sensor(4)], ActionSpec(2, ())),
+    "stacked vectors, branches": BehaviorSpec([sensor(12, name="StackedX4"), sensor(3)], ActionSpec(0, (3, 2))),
+    "entities, hybrid": BehaviorSpec([sensor(5, 4), sensor(2)], HYBRID),
+    "goal": BehaviorSpec([sensor(2)._replace(observation_type=ObservationType.GOAL_SIGNAL)], ActionSpec(1, ())),
+    **{f"{c} channels": BehaviorSpec([sensor(c, 6, 7), sensor(2)], HYBRID) for c in range(1, 7)},
+    "no dimension properties": BehaviorSpec(
+        [ObservationSpec((3, 6, 7), (DimensionProperty.UNSPECIFIED,) * 3, ObservationType.DEFAULT, "")], HYBRID
+    ),
+}
+
+
+def records(
+    spec: BehaviorSpec, visual_dtype: str = "uint8", lengths: tuple[int, ...] = (4, 1, 6)
+) -> list[dict[str, Any]]:
+    """Arguments of `DemonstrationWriter.add`: episodes of so many actions, alternately terminated and truncated."""
+    rng = np.random.default_rng(len(spec.observation_specs))
+    output = []
+    for episode, length in enumerate(lengths):
+        for step in range(length + 1):
+            ended = step == length
+            output.append(
+                {
+                    "observations": [
+                        rng.integers(0, 256, shape.shape, dtype=np.uint8)
+                        if shape.column_dtype(visual_dtype) == np.uint8
+                        else rng.random(shape.shape, np.float32)
+                        for shape in spec.observation_specs
+                    ],
+                    "action": None if ended else spec.action_spec.random_action(1, rng),
+                    "reward": rng.normal(),
+                    "group_reward": rng.normal(),
+                    "terminated": ended and episode % 2 == 0,
+                    "truncated": ended and episode % 2 == 1,
+                    "action_mask": rng.random(sum(spec.action_spec.discrete_branches)) < 0.7 if step % 2 else None,
+                }
+            )
+    return output
+
+
+def write(path: Path, spec: BehaviorSpec, added: list[dict[str, Any]], visual_dtype: str = "uint8") -> Path:
+    with DemonstrationWriter(path, "Behavior?team=0", spec, visual_dtype) as writer:
+        for one in added:
+            writer.add(**one)
+    return path
+
+
+def assert_holds(demonstration: Demonstration, added: list[dict[str, Any]]) -> None:
+    """The transitions are those of the added records, and no others."""
+    begins = [i for i, one in enumerate(added[:-1]) if one["action"] is not None]
+    assert len(demonstration) == len(begins)
+    for sensor_index, (column, following) in enumerate(
+        zip(demonstration.observations, demonstration.next_observations, strict=True)
+    ):
+        np.testing.assert_array_equal(column, [added[i]["observations"][sensor_index] for i in begins])
+        np.testing.assert_array_equal(following, [added[i + 1]["observations"][sensor_index] for i in begins])
+    actions = [added[i]["action"] for i in begins]
+    np.testing.assert_array_equal(demonstration.actions.continuous, [action.continuous[0] for action in actions])
+    np.testing.assert_array_equal(demonstration.actions.discrete, [action.discrete[0] for action in actions])
+    masks = [added[i]["action_mask"] for i in begins]
+    width = sum(demonstration.spec.action_spec.discrete_branches)
+    np.testing.assert_array_equal(
+        demonstration.action_masks, [np.ones(width, bool) if mask is None else mask for mask in masks]
+    )
+    for name, key in (("rewards", "reward"), ("group_rewards", "group_reward")):
+        expected = np.array([added[i + 1][key] for i in begins], np.float32)
+        np.testing.assert_array_equal(getattr(demonstration, name), expected)
+    np.testing.assert_array_equal(demonstration.terminated, [added[i + 1]["terminated"] for i in begins])
+    np.testing.assert_array_equal(demonstration.truncated, [added[i + 1]["truncated"] for i in begins])
+
+
+@needs_unitys_files
+@pytest.mark.parametrize(("name", "n_records", "shapes", "continuous", "branches", "reward", "done"), REFERENCE)
+def test_unitys_recordings_have_the_reference_numbers(
+    name: str,
+    n_records: int,
+    shapes: list[tuple[int, ...]],
+    continuous: int,
+    branches: tuple[int, ...],
+    reward: float,
+    done: int,
+) -> None:
+    demonstration = load(UNITYS_FILES / f"{name}.demo")
+    assert len(demonstration.record_done) == n_records == demonstration.headers[0].number_steps
+    assert [sensor.shape for sensor in demonstration.spec.observation_specs] == shapes
+    assert [column.shape for column in demonstration.observations] == [(len(demonstration), *shape) for shape in shapes]
+    assert demonstration.spec.action_spec == ActionSpec(continuous, branches)
+    assert demonstration.record_rewards.sum() == pytest.approx(reward, abs=5e-4)
+    assert demonstration.record_done.sum() == done
+    header = demonstration.headers[0]
+    assert header.mean_reward * header.number_episodes == pytest.approx(reward, rel=1e-4)
+
+
+@needs_unitys_files
+@pytest.mark.parametrize("name", [row[0] for row in REFERENCE])
+def test_no_transition_begins_in_a_record_that_is_done(name: str) -> None:
+    demonstration = load(UNITYS_FILES / f"{name}.demo")
+    done = demonstration.record_done
+    assert not done[demonstration.rows].any()
+    assert len(demonstration) == len(done) - done.sum() - 1
+    assert (demonstration.terminated | demonstration.truncated).sum() == done.sum()
+    assert (np.diff(demonstration.episodes, axis=1) > 0).all()
+    for start, end in demonstration.episodes:
+        assert demonstration.episode_starts[start]
+        assert not demonstration.terminated[start : end - 1].any()
+        for column, following in zip(demonstration.observations, demonstration.next_observations, strict=True):
+            np.testing.assert_array_equal(column[start + 1 : end], following[start : end - 1])
+
+
+@needs_unitys_files
+def test_images_are_bytes_or_floats_with_channels_first() -> None:
+    path = UNITYS_FILES / "ExpertGridWorld.demo"
+    (images,), (floats,) = load(path).observations, load(path, visual_dtype="float32").observations
+    assert images.dtype == np.uint8
+    assert floats.dtype == np.float32
+    np.testing.assert_allclose(floats * 255, images, atol=1e-4)
+    assert len(np.unique(images[0].reshape(3, -1), axis=1).T) < 200  # few colours: an H×W×C mix-up would make many
+
+
+@pytest.mark.parametrize("visual_dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("kind", SPECS)
+def test_what_was_written_is_read(tmp_path: Path, kind: str, visual_dtype: str) -> None:
+    spec = SPECS[kind]
+    added = records(spec, visual_dtype)
+    demonstration = load(write(tmp_path / "ours.demo", spec, added, visual_dtype), visual_dtype)
+    assert demonstration.spec == spec
+    assert demonstration.behavior_name == "Behavior?team=0"
+    assert_holds(demonstration, added)
+    assert demonstration.episodes.tolist() == [[0, 4], [4, 5], [5, 11]]
+    header = demonstration.headers[0]
+    assert header[1:4] == ("ours", len(added), 3)
+    assert header.mean_reward == pytest.approx(sum(one["reward"] for one in added) / 3, rel=1e-5)
+
+
+def test_a_recording_may_stop_in_mid_episode(tmp_path: Path) -> None:
+    spec = SPECS["vector, continuous"]
+    added = records(spec, lengths=(2, 3))[:-1]
+    demonstration = load(write(tmp_path / "ours.demo", spec, added))
+    assert_holds(demonstration, added)
+    assert demonstration.episodes.tolist() == [[0, 2], [2, 4]]
+    assert demonstration.terminated.tolist() == [False, True, False, False]
+    assert demonstration.headers[0].number_episodes == 2
+
+
+def test_the_behavior_stands_at_byte_33(tmp_path: Path) -> None:
+    data = write(tmp_path / "a name of more than sixteen letters.demo", *_vector_recording()).read_bytes()
+    assert DemonstrationMeta.FromString(data[1 : 1 + data[0]]).demonstration_name == "a name of more t"
+    assert BrainParameters.FromString(data[34 : 34 + data[33]]).brain_name == "Behavior?team=0"
+
+
+def test_a_folder_is_one_demonstration_without_transitions_between_its_files(tmp_path: Path) -> None:
+    spec = SPECS["3 channels"]
+    added = records(spec, lengths=(2, 3))
+    write(tmp_path / "b.demo", spec, added[3:])
+    write(tmp_path / "a.demo", spec, added[:2])  # stops in mid-episode
+    (tmp_path / "notes.txt").write_text("not a recording")
+    demonstration = load(tmp_path)
+    assert [header.path.name for header in demonstration.headers] == ["a.demo", "b.demo"]
+    assert demonstration.episodes.tolist() == [[0, 1], [1, 4]]
+    alone = [load(tmp_path / name) for name in ("a.demo", "b.demo")]
+    for name in ("rewards", "group_rewards", "terminated", "truncated", "action_masks"):
+        np.testing.assert_array_equal(
+            getattr(demonstration, name), np.concatenate([getattr(part, name) for part in alone])
+        )
+    for index in range(2):
+        for name in ("observations", "next_observations"):
+            parts = [getattr(part, name)[index] for part in alone]
+            np.testing.assert_array_equal(getattr(demonstration, name)[index], np.concatenate(parts))
+
+
+def test_files_of_different_behaviors_are_compared_sensor_by_sensor(tmp_path: Path) -> None:
+    for name in ("vector, continuous", "3 channels"):
+        write(tmp_path / f"{name[0]}.demo", SPECS[name], records(SPECS[name]))
+    with pytest.raises(DemonstrationError) as caught:
+        load(tmp_path)
+    message = str(caught.value)
+    assert "sensor 0: (4,) 'sensor(4,)' against (3, 6, 7) 'sensor(3, 6, 7)': DIFFERENT" in message
+    assert "sensor 1: none against (2,) 'sensor(2,)': DIFFERENT" in message
+    assert "actions: (2, ()) against (2, (3, 200, 2)): DIFFERENT" in message
+
+
+def test_a_recording_fits_its_behavior_and_no_other(tmp_path: Path) -> None:
+    spec = SPECS["3 channels"]
+    demonstration = load(write(tmp_path / "ours.demo", spec, records(spec)))
+    check_fits(demonstration, spec)
+    channels_last = BehaviorSpec([sensor(6, 7, 3), sensor(2)], spec.action_spec)
+    with pytest.raises(
+        DemonstrationError, match=r"sensor 0: \(3, 6, 7\) .* against \(6, 7, 3\) .*: DIFFERENT\n.*equal"
+    ):
+        check_fits(demonstration, channels_last)
+    with pytest.raises(DemonstrationError, match=r"actions: .*: DIFFERENT"):
+        check_fits(demonstration, spec._replace(action_spec=ActionSpec(2, ())))
+
+
+@needs_unitys_files
+def test_an_old_recording_fits_the_behavior_of_a_newer_package() -> None:
+    demonstration = load(UNITYS_FILES / "ExpertGridWorld.demo")
+    check_fits(demonstration, BehaviorSpec([sensor(3, 64, 84)], ActionSpec(0, (5,))))
+
+
+def test_uncompressed_images_of_unitys_packages_lie_channels_last(tmp_path: Path) -> None:
+    """A file of Unity's declares C×H×W; without our mark, ours is read as if it were such a file."""
+    spec = BehaviorSpec([sensor(3, 6, 7)], ActionSpec(1, ()))
+    added = records(spec, "float32")
+    data = write(tmp_path / "ours.demo", spec, added, "float32").read_bytes()
+    end = 34 + data[33]
+    parameters = BrainParameters.FromString(data[34:end])
+    parameters.ClearField("recorder")
+    encoded = parameters.SerializeToString()
+    unitys = tmp_path / "unitys.demo"
+    unitys.write_bytes(data[:33] + varint(len(encoded)) + encoded + data[end:])
+    declared, memory = added[0]["observations"][0], load(unitys, "float32").observations[0][0]
+    np.testing.assert_array_equal(memory.transpose(1, 2, 0).ravel(), declared.ravel())
+    np.testing.assert_array_equal(load(unitys, "float32", uncompressed_layout="CHW").observations[0][0], declared)
+
+
+# Unity's loader
+
+READ_AS_UNITY_DOES = """
+import sys
+import numpy as np
+from mlagents.trainers.buffer import BufferKey
+from mlagents.trainers.demo_loader import demo_to_buffer, load_demonstration
+from mlagents.trainers.trajectory import ObsUtil
+for line in sys.stdin:
+    path, output, transitions = line.rstrip().split("\\t")
+    spec, pairs, total = load_demonstration(path)
+    columns = {"total": total, "reward": [pair.agent_info.reward for pair in pairs],
+               "done": [pair.agent_info.done for pair in pairs], "branches": spec.action_spec.discrete_branches}
+    if transitions == "True":
+        _, buffer = demo_to_buffer(path, 1)
+        columns.update(rewards=buffer[BufferKey.ENVIRONMENT_REWARDS], ends=buffer[BufferKey.DONE])
+        for name, key in (("continuous", BufferKey.CONTINUOUS_ACTION), ("discrete", BufferKey.DISCRETE_ACTION)):
+            if key in buffer:
+                columns[name] = buffer[key]
+        for i in range(len(spec.observation_specs)):
+            columns[f"obs_{i}"] = buffer[ObsUtil.get_name_at(i)]
+    np.savez(output, **{name: np.array(column) for name, column in columns.items()})
+    print("read", flush=True)
+"""
+
+Assertion = Callable[[Path, bool], None]
+
+
+@pytest.fixture(scope="module")
+def assert_unity_reads_the_same(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Assertion]:
+    """Unity's columns hold every record but the last; ours are those that are not done."""
+    output = tmp_path_factory.mktemp("unity") / "unity.npz"
+    command = [os.environ["UNITY_GYM_PEER_PYTHON"], "-c", READ_AS_UNITY_DOES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as unitys_loader:
+        assert unitys_loader.stdin is not None
+        assert unitys_loader.stdout is not None
+        requests, answers = unitys_loader.stdin, unitys_loader.stdout
+
+        def assert_reads_the_same(path: Path, transitions: bool) -> None:
+            print(path, output, transitions, sep="\t", file=requests, flush=True)
+            assert answers.readline() == "read\n"
+            _compare(np.load(output), load(path, visual_dtype="float32"), transitions)
+
+        yield assert_reads_the_same
+        requests.close()
+
+
+def _compare(unity: Mapping[str, Array], ours: Demonstration, transitions: bool) -> None:
+    assert unity["total"] == ours.headers[0].number_steps
+    np.testing.assert_array_equal(unity["reward"].astype(np.float32), ours.record_rewards)
+    np.testing.assert_array_equal(unity["done"], ours.record_done)
+    assert tuple(unity["branches"]) == ours.spec.action_spec.discrete_branches
+    if not transitions:
+        return
+    np.testing.assert_array_equal(unity["rewards"][ours.rows].astype(np.float32), ours.rewards)
+    np.testing.assert_array_equal(unity["ends"][ours.rows], ours.terminated | ours.truncated)
+    for name in ("continuous", "discrete"):
+        if getattr(ours.actions, name).shape[1]:
+            np.testing.assert_array_equal(unity[name][ours.rows], getattr(ours.actions, name))
+    for index, (column, following) in enumerate(zip(ours.observations, ours.next_observations, strict=True)):
+        theirs = unity[f"obs_{index}"]
+        np.testing.assert_array_equal(theirs[ours.rows], column)
+        seen = ours.rows + 1 < len(theirs)
+        np.testing.assert_array_equal(theirs[ours.rows[seen] + 1], following[seen])
+
+
+@needs_peer
+@needs_unitys_files
+@pytest.mark.parametrize("name", [row[0] for row in REFERENCE])
+def test_unitys_loader_reads_unitys_files_as_we_do(assert_unity_reads_the_same: Assertion, name: str) -> None:
+    # Its newest version cannot make transitions of images that are H×W×C.
+    assert_unity_reads_the_same(UNITYS_FILES / f"{name}.demo", name != "ExpertGridWorld")
+
+
+@needs_peer
+@pytest.mark.parametrize("visual_dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("kind", SPECS)
+def test_unitys_loader_reads_our_files(
+    assert_unity_reads_the_same: Assertion, tmp_path: Path, kind: str, visual_dtype: str
+) -> None:
+    path = write(tmp_path / "ours.demo", SPECS[kind], records(SPECS[kind], visual_dtype), visual_dtype)
+    assert_unity_reads_the_same(path, True)
+
+
+# Recording an environment
+
+
+def count_up(observation: Array) -> int:
+    """Basic's best policy: always right."""
+    assert observation.shape == (20,)
+    return 2
+
+
+def test_a_policy_is_recorded_for_whole_episodes(tmp_path: Path) -> None:
+    env = gym.make("Unity-Basic-v0")
+    demonstration = record(env, count_up, tmp_path / "basic.demo", n_episodes=3)
+    env.reset()  # still open
+    spec = env.unwrapped.table.spec  # type: ignore[attr-defined]
+    env.close()
+    check_fits(demonstration, spec)
+    assert demonstration.episodes.tolist() == [[0, 7], [7, 14], [14, 21]]
+    assert demonstration.terminated.sum() == 3
+    assert (demonstration.actions.discrete == 2).all()
+    assert demonstration.observations[0].argmax(axis=1)[:7].tolist() == list(range(10, 17))
+    assert demonstration.next_observations[0].argmax(axis=1)[:7].tolist() == list(range(11, 18))
+    np.testing.assert_allclose(demonstration.rewards[:7], [-0.01] * 6 + [0.99], rtol=1e-5)
+    assert demonstration.headers[0].mean_reward == pytest.approx(0.93)
+
+
+class Recurrent:
+    """What SB3's recurrent and masked policies ask for."""
+
+    def predict(
+        self, observation: Array, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[int, int]:
+        assert deterministic
+        assert episode_start.tolist() == [state is None]
+        assert observation.shape == (20,)
+        return 2, 0 if state is None else state + 1
+
+
+def test_a_model_keeps_its_memory_within_an_episode(tmp_path: Path) -> None:
+    env = gym.make("Unity-Basic-v0")
+    demonstration = record(env, Recurrent(), tmp_path / "basic.demo", n_episodes=2)
+    env.close()
+    assert len(demonstration) == 14
+
+
+def test_whatever_is_done_in_a_wrapped_environment_is_recorded(tmp_path: Path) -> None:
+    env = RecordDemonstration(gym.make("Unity-3DBall-v0"), tmp_path / "ball.demo")
+    observation, _ = env.reset(seed=3)
+    env.action_space.seed(3)
+    rows = []
+    for step in range(60):
+        action = env.action_space.sample()
+        following, reward, terminated, truncated, _ = env.step(action)
+        rows.append((observation, action, reward, terminated, truncated, following))
+        observation = following
+        if terminated or truncated or step == 9:
+            observation, _ = env.reset()
+    env.close()
+    observations, actions, rewards, terminated_, _, following_ = map(np.array, zip(*rows, strict=True))
+    demonstration = load(tmp_path / "ball.demo")
+    np.testing.assert_array_equal(demonstration.observations[0], observations)
+    np.testing.assert_array_equal(demonstration.next_observations[0], following_)
+    np.testing.assert_array_equal(demonstration.actions.continuous, actions)
+    np.testing.assert_array_equal(demonstration.rewards, rewards.astype(np.float32))
+    np.testing.assert_array_equal(demonstration.terminated, terminated_)
+    assert terminated_.any()
+    cut = np.isin(np.arange(60), [9, 59]) & ~terminated_
+    np.testing.assert_array_equal(demonstration.truncated, cut)
+
+
+def test_a_limit_around_the_environment_truncates_the_recording(tmp_path: Path) -> None:
+    env = RecordDemonstration(gym.make("Unity-Basic-v0", max_episode_steps=3), tmp_path / "basic.demo")
+    for _ in range(2):
+        env.reset()
+        while not any(env.step(0)[2:4]):
+            pass
+    env.close()
+    demonstration = load(tmp_path / "basic.demo")
+    assert demonstration.truncated.tolist() == [False, False, True] * 2
+    assert (demonstration.next_observations[0].argmax(axis=1) == 10).all()
+
+
+def test_only_what_can_be_recorded_is_wrapped(tmp_path: Path) -> None:
+    with pytest.raises(DemonstrationError, match="CartPole"):
+        RecordDemonstration(gym.make("CartPole-v1"), tmp_path / "pole.demo")
+    env = gym.make("Unity-3DBall-v0")
+    with pytest.raises(DemonstrationError, match="changes the actions"):
+        RecordDemonstration(gym.wrappers.RescaleAction(env, -2, 2), tmp_path / "ball.demo")
+    unused = RecordDemonstration(env, tmp_path / "ball.demo")
+    unused.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+# The writer refuses
+
+
+def test_a_recording_is_not_written_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "ours.demo", *_vector_recording())
+    before = path.read_bytes()
+    with pytest.raises(DemonstrationError, match="there already"):
+        DemonstrationWriter(path, "Behavior", SPECS["goal"])
+    assert path.read_bytes() == before
+    with pytest.raises(DemonstrationError, match="suffix"):
+        DemonstrationWriter(tmp_path / "ours.txt", "Behavior", SPECS["goal"])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"observations": [np.zeros(5, np.float32)]}, DemonstrationError, r"float32 \(4,\); got float32 \(5,\)"),
+        ({"observations": [np.zeros(4)]}, DemonstrationError, r"got float64 \(4,\)"),
+        ({"observations": []}, DemonstrationError, "observes"),
+        ({"observations": [np.full(4, np.nan, np.float32)]}, DemonstrationError, "NaN"),
+        ({"reward": np.inf}, DemonstrationError, "finite"),
+        ({"action": None}, DemonstrationError, "has an action"),
+        ({"action": ActionTuple(np.zeros((1, 3)))}, ActionError, r"\(1, 3\)"),
+        ({"action_mask": np.ones(3, bool)}, DemonstrationError, r"\(0,\).*\(3,\)"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused_and_the_others_are_kept(
+    tmp_path: Path, change: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    spec, added = _vector_recording()
+    path = tmp_path / "ours.demo"
+    with DemonstrationWriter(path, "Behavior", spec) as writer:
+        for one in added:
+            writer.add(**one)
+        with pytest.raises(error, match=match):
+            writer.add(**(added[0] | change))
+    assert_holds(load(path), added)
+    with pytest.raises(NotReadyError, match="closed"):
+        writer.add(**added[0])
+
+
+def test_a_recording_without_records_leaves_no_file(tmp_path: Path) -> None:
+    with DemonstrationWriter(tmp_path / "ours.demo", "Behavior", SPECS["goal"]):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+# Broken files
+
+
+def _vector_recording() -> tuple[BehaviorSpec, list[dict[str, Any]]]:
+    return SPECS["vector, continuous"], records(SPECS["vector, continuous"])
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A recording with an image, masks and hybrid actions."""
+    spec = SPECS["4 channels"]
+    return write(tmp_path_factory.mktemp("intact") / "ours.demo", spec, records(spec, lengths=(2, 2))).read_bytes()
+
+
+def load_bytes(data: bytes) -> Demonstration:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "broken.demo"
+        path.write_bytes(data)
+        return load(path)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=150)
+def test_a_recording_that_was_cut_off_is_an_error_that_names_the_file(intact: bytes, data: st.DataObject) -> None:
+    length = data.draw(st.integers(0, len(intact) - 1))
+    with pytest.raises(DemonstrationError, match=r"broken\.demo"):
+        load_bytes(intact[:length])
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_damaged_recording_is_read_or_gives_an_error_of_ours(intact: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(intact)
+    for position in data.draw(st.lists(st.integers(0, len(intact) - 1), min_size=1, max_size=3)):
+        damaged[position] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(DemonstrationError):
+        demonstration = load_bytes(bytes(damaged))
+        assert all(np.isfinite(column).all() for column in demonstration.observations)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b"", "no recording.* 0 bytes"),
+        (b"# A file of text, which is no recording at all.\n" * 9, "no recording"),
+        (bytes(400), "header counts 0 records"),
+        (b"\x02\x08\x07" + bytes(400), "version 7.*0 and 1"),
+    ],
+)
+def test_what_is_no_recording_is_told(data: bytes, match: str) -> None:
+    with pytest.raises(DemonstrationError, match=match):
+        load_bytes(data)
+
+
+def _with_header(data: bytes, **fields: Any) -> bytes:
+    meta = DemonstrationMeta.FromString(data[1 : 1 + data[0]])
+    for name, value in fields.items():
+        setattr(meta, name, value)
+    encoded = meta.SerializeToString()
+    return (varint(len(encoded)) + encoded).ljust(33, b"\0") + data[33:]
+
+
+def _with_pair(data: bytes, number: int, change: Callable[[Any], None]) -> bytes:
+    """Change one record."""
+    at, found = 33, -1
+    while True:
+        length, start = data[at], at + 1
+        if length >= 0x80:
+            length, start = length & 0x7F | data[at + 1] << 7, at + 2
+        if found == number:
+            break
+        at, found = start + length, found + 1
+    pair = AgentInfoActionPair.FromString(data[start : start + length])
+    change(pair)
+    encoded = pair.SerializeToString()
+    return data[:at] + varint(len(encoded)) + encoded + data[start + length :]
+
+
+def test_a_header_that_counts_more_records_than_there_are_is_an_error(intact: bytes) -> None:
+    with pytest.raises(DemonstrationError, match="header counts 7 records, the file ends after 6"):
+        load_bytes(_with_header(intact, number_steps=7))
+
+
+def test_what_follows_the_counted_records_is_not_read(intact: bytes) -> None:
+    meta = intact[1 : 1 + intact[0]]
+    assert len(load_bytes(intact + meta)) == len(load_bytes(intact)) == 4
+    assert len(load_bytes(_with_header(intact, number_steps=2))) == 1
+
+
+def test_a_recording_without_a_transition_is_an_error(intact: bytes) -> None:
+    with pytest.raises(DemonstrationError, match="no transition"):
+        load_bytes(_with_header(intact, number_steps=1))
+
+
+def _nan(pair: Any) -> None:
+    pair.agent_info.observations[1].float_data.data = np.array([np.nan, 0], "<f4").tobytes()
+
+
+def _no_action(pair: Any) -> None:
+    pair.ClearField("action_info")
+
+
+def _no_sensor(pair: Any) -> None:
+    del pair.agent_info.observations[1]
+
+
+def _no_png(pair: Any) -> None:
+    pair.agent_info.observations[0].compressed_data = b"GIF89a"
+
+
+def _wrong_choice(pair: Any) -> None:
+    pair.action_info.discrete_actions = bytes([3, 0, 0])
+
+
+def _wide_mask(pair: Any) -> None:
+    pair.agent_info.action_mask = bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (_nan, "NaN"),
+        (_no_action, r"8 bytes; got \[0\]"),
+        (_no_sensor, "sensors"),
+        (_no_png, "PNG"),
+        (_wrong_choice, "outside its branches"),
+        (_wide_mask, "masks"),
+    ],
+)
+def test_the_broken_record_is_named(intact: bytes, change: Callable[[Any], None], match: str) -> None:
+    with pytest.raises(DemonstrationError, match=rf"byte \d+: record 4: .*{match}"):
+        load_bytes(_with_pair(intact, 4, change))
+
+
+def test_a_recording_that_was_never_closed_is_told(tmp_path: Path) -> None:
+    spec = SPECS["3 channels"]
+    writer = DemonstrationWriter(tmp_path / "ours.demo", "Behavior", spec)
+    for one in records(spec, lengths=(50,)):
+        writer.add(**one)
+    with pytest.raises(DemonstrationError, match="killed before it closed the file"):
+        load(tmp_path / "ours.demo.part")
+    writer.close()
+    assert len(load(tmp_path)) == 50
+
+
+def test_wrong_arguments_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DemonstrationError, match=r"cannot read the recording .*nothing\.demo"):
+        load(tmp_path / "nothing.demo")
+    with pytest.raises(DemonstrationError, match=r"holds no \.demo file"):
+        load(tmp_path)
+    with pytest.raises(UnknownNameError, match="float16"):
+        load(tmp_path, visual_dtype="float16")
+    with pytest.raises(UnknownNameError, match="WHC"):
+        load(tmp_path, uncompressed_layout="WHC")
+    with pytest.raises(DemonstrationError, match="n_episodes"):
+        record(gym.make("CartPole-v1"), count_up, tmp_path / "x.demo", n_episodes=0)
