@@ -9,6 +9,7 @@ from unity_gym.side_channels.raw_bytes import RawBytesChannel
 from unity_gym.side_channels.rendering import RenderingChannel
 from unity_gym.side_channels.reseeding import ReseedingChannel
 from unity_gym.side_channels.stats import EnvironmentStats, StatsAggregationMethod, StatsSideChannel
+from unity_gym.side_channels.training_analytics import TrainingAnalyticsChannel
 
 __all__ = [
     "EngineConfigurationChannel",
@@ -24,4 +25,5 @@ __all__ = [
     "SideChannels",
     "StatsAggregationMethod",
     "StatsSideChannel",
+    "TrainingAnalyticsChannel",
 ]

@@ -36,6 +36,17 @@ class SideChannel(ABC):
         """Take one message of the player."""
 
 
+class OutgoingChannel(SideChannel):
+    """A channel on which a player only listens."""
+
+    def on_message_received(self, message: IncomingMessage) -> None:  # noqa: ARG002
+        """Refuse.
+
+        :raises ProtocolError: always
+        """
+        raise ProtocolError("the player sent a message on a channel that leads to the player only")
+
+
 class SideChannels:
     """The channels of one player.
 

@@ -6,11 +6,11 @@ import struct
 import uuid
 
 from unity_gym.errors import UnityGymError
-from unity_gym.side_channels.channel import SideChannel
-from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
+from unity_gym.side_channels.channel import OutgoingChannel
+from unity_gym.side_channels.messages import OutgoingMessage
 
 
-class EngineConfigurationChannel(SideChannel):
+class EngineConfigurationChannel(OutgoingChannel):
     """Sets the engine's configuration; only what is given is sent."""
 
     def __init__(self) -> None:
@@ -59,10 +59,3 @@ class EngineConfigurationChannel(SideChannel):
         """Queue the whole configuration again."""
         for kind, value in self._configuration.items():
             self._send(kind, value)
-
-    def on_message_received(self, message: IncomingMessage) -> None:  # noqa: ARG002
-        """Refuse: players send nothing here.
-
-        :raises UnityGymError: always
-        """
-        raise UnityGymError("the player sent a message on the engine configuration channel, which goes to it only")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from unity_gym.errors import UnityGymError
-from unity_gym.side_channels.channel import SideChannel
-from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
+from unity_gym.side_channels.channel import OutgoingChannel
+from unity_gym.side_channels.messages import OutgoingMessage
 
 _VALUE, _SAMPLER = 0, 1
 _UNIFORM, _GAUSSIAN, _MULTI_RANGE = 0, 1, 2
 
 
-class EnvironmentParametersChannel(SideChannel):
+class EnvironmentParametersChannel(OutgoingChannel):
     """Sets the environment parameters of a scene."""
 
     def __init__(self) -> None:
@@ -67,10 +66,3 @@ class EnvironmentParametersChannel(SideChannel):
         """Queue the newest setting of every parameter again."""
         for message in self._parameters.values():
             self.queue_message_to_send(message)
-
-    def on_message_received(self, message: IncomingMessage) -> None:  # noqa: ARG002
-        """Refuse: players send nothing here.
-
-        :raises UnityGymError: always
-        """
-        raise UnityGymError("the player sent a message on the environment parameters channel, which goes to it only")
