@@ -16,7 +16,6 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerOptions, PlayerPool
 from unity_gym.registration import registered_options
-from unity_gym.slots import AgentTable
 from unity_gym.spaces import ObservationLayout, action_columns, action_space
 from unity_gym.specs import ActionTuple, Array
 
@@ -27,7 +26,8 @@ class UnityVecEnv(VecEnv):
     A step ends when every agent with a running episode asks for a decision again. Where an episode ended, the returned
     observation is the first of the next one (same-step reset), and the info holds `terminal_observation`,
     `TimeLimit.truncated` and, as SB3's `Monitor` gives it, `episode` (return `r`, length `l` in decisions, time `t` in
-    seconds). The reward is the agent's own plus its group's. `env_method("action_masks")` gives the masks, True = allowed.
+    seconds). The reward is the agent's own plus its group's. `env_method("action_masks")` gives the masks, True =
+    allowed.
 
     :param env_id: a registered id, such as "Unity-3DBall-v0" or, with `file_name`, "Unity-v0"
     :param n_players: how many players to launch
@@ -52,7 +52,7 @@ class UnityVecEnv(VecEnv):
         self._pool = PlayerPool(settings, n_players, behavior)
         try:
             self._pool.reset()
-            self.behavior, self._table = self._only_behavior()
+            self.behavior, self._table = self._pool.only_behavior()
             self._layout = ObservationLayout(self._table.spec, observations, settings.visual_dtype)
             n = len(self._table)
             super().__init__(n, self._layout.space, action_space(self._table.spec.action_spec))
@@ -64,13 +64,6 @@ class UnityVecEnv(VecEnv):
         self._started = time.monotonic()
         self._actions: ActionTuple = self._table.spec.action_spec.empty_action(n)
 
-    def _only_behavior(self) -> tuple[str, AgentTable]:
-        if len(self._pool.tables) > 1:
-            raise UnityGymError(
-                f"the scene has the behaviors {sorted(self._pool.tables)}: name one, UnityVecEnv(..., behavior=...)"
-            )
-        return next(iter(self._pool.tables.items()))
-
     def reset(self) -> VecEnvObs:
         """Begin a new episode everywhere, with the seed and options that `seed()` and `set_options()` left."""
         seed, options = self._seeds[0], self._options[0]
@@ -78,7 +71,7 @@ class UnityVecEnv(VecEnv):
             self._pool.set_environment_parameters(options)
         if seed is not None or options or not self._untouched:
             self._pool.reset(seed)
-            self._require_fixed_agents()
+            self._pool.require_rows(self.behavior, self.num_envs)
         self._untouched = False
         self._returns.fill(0)
         self._lengths.fill(0)
@@ -96,7 +89,7 @@ class UnityVecEnv(VecEnv):
         table = self._table
         self._untouched = False
         self._pool.step({self.behavior: self._actions})
-        self._require_fixed_agents()
+        self._pool.require_rows(self.behavior, self.num_envs)
         rewards = table.reward + table.group_reward
         dones = table.terminated | table.truncated
         self._returns += rewards
@@ -122,13 +115,6 @@ class UnityVecEnv(VecEnv):
             infos[row]["episode"] = {"r": float(self._returns[row]), "l": int(self._lengths[row]), "t": elapsed}
         self._returns[rows] = 0
         self._lengths[rows] = 0
-
-    def _require_fixed_agents(self) -> None:
-        if len(self._table) != self.num_envs:
-            raise UnityGymError(
-                f"behavior {self.behavior!r} began with {self.num_envs} agents and now needs {len(self._table)} rows; "
-                "a VecEnv has a fixed number: let all agents be active when the scene starts"
-            )
 
     def action_masks(self) -> Array:
         """bool (agents, sum of the branch sizes), True = allowed."""

@@ -1,8 +1,8 @@
 """A player of two scenes. In `Pairs`, an area has two agents. In `Arena`, agents differ, come late and go early: there
 are two strikers in each of two teams and up to two keepers.
 
-A game in the arena is 8 ticks, each with a decision of everyone present. In tick 3 the first striker of team 0 leaves, in tick 5 a
-second keeper comes, in tick 8 everything ends: the episodes of team 1 are cut off, the others come to their end.
+A game in the arena is 8 ticks, each with a decision of everyone present. In tick 3 the first striker of team 0 leaves,
+in tick 5 a second keeper comes, in tick 8 everything ends: the episodes of team 1 are cut off, the others finished.
 """
 
 from __future__ import annotations
