@@ -28,6 +28,10 @@ SCENES = {
     "3DBall": "three_d_ball:ThreeDBall",
     "3DBallHard": "three_d_ball:ThreeDBallHard",
     "Basic": "basic:Basic",
+    "GridWorld": "grid_world:GridWorld",
+    "Match3": "match3:Match3",
+    "Match3Vector": "match3:Match3Vector",
+    "Match3Visual": "match3:Match3Visual",
 }
 """Scene name → module and class; a scene's module is imported only when the scene is played."""
 

@@ -30,8 +30,8 @@ def encode_images(images: Array) -> list[bytes]:
     if channels % 3:
         black = np.zeros((n, 3 - channels % 3, height, width), np.uint8)
         images = np.concatenate([images, black], axis=1)
-    planes = images.reshape(n, -1, 3, height, width)
-    parts = planes.shape[1]
+    parts = images.shape[1] // 3
+    planes = images.reshape(n, parts, 3, height, width)
     lines = np.zeros((n * parts, height, 1 + 3 * width), np.uint8)  # each line begins with its filter type, 0
     lines[:, :, 1:] = planes.transpose(0, 1, 3, 4, 2).reshape(n * parts, height, 3 * width)
     head = _SIGNATURE + _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))

@@ -1,0 +1,201 @@
+"""GridWorld: seen from above, an agent walks to the green plus or to the red ex, whichever its goal signal names."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from unity_gym.errors import PlayerError
+from unity_gym.scenes import drawing
+from unity_gym.scenes.academy import Academy
+from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.scene import Scene
+from unity_gym.scenes.sensors import ImageSensor, VectorSensor
+from unity_gym.specs import ActionSpec, Array, ObservationType
+
+_PLUS, _EX = 1, 2  # what lies on a cell; 0: nothing
+_MOVES = np.array([[0, 0], [0, 1], [0, -1], [-1, 0], [1, 0]])  # (x, z) of stay, up, down, left, right
+_STEP_COST = 0.01
+_MAX_STEP = 100
+_LARGEST_GRID = 20  # cells; in larger ones the bars of the goals are thinner than a pixel of the camera
+_HALF_BAR = 0.1  # cells; goals and agent are made of bars that are one cell long
+
+_HEIGHT, _WIDTH = 64, 84  # pixels of the camera
+# What Unity's camera sees of each thing, shadows aside: the medians of pictures that were recorded in Unity.
+_WALL_COLOR = (137, 139, 143)
+_FLOOR_COLOR = (70, 73, 78)
+_AGENT_COLOR = (62, 195, 255)
+_GOAL_COLORS = {_PLUS: (140, 238, 151), _EX: (238, 92, 75)}
+
+
+class _Camera:
+    """Looks straight down at a grid of `size` × `size` cells, which fills the picture's height between two side walls.
+
+    A pixel shows what lies below its middle. What a thing covers is a table of pixels, one row for each cell that it
+    may stand on.
+    """
+
+    def __init__(self, size: int) -> None:
+        x = (
+            np.arange(_WIDTH) + 0.5 - _WIDTH / 2
+        ) * size / _HEIGHT + size / 2  # in cells, from the left end of the grid
+        z = (np.arange(_HEIGHT)[::-1] + 0.5) * size / _HEIGHT  # the top row is the farthest
+        column, row = np.floor(x).astype(int), np.floor(z).astype(int)
+        inside = (column >= 0) & (column < size)
+        cell = np.where(inside, column * size + row[:, np.newaxis], -1)
+        self._empty = np.where(cell[..., np.newaxis] < 0, _WALL_COLOR, _FLOOR_COLOR).astype(np.uint8).reshape(-1, 3)
+
+        u, v = np.meshgrid(x - column - 0.5, z - row - 0.5)  # from the middle of the cell
+        p, q = np.abs(u + v) / np.sqrt(2), np.abs(u - v) / np.sqrt(2)
+        u, v = np.abs(u), np.abs(v)
+        plus = np.minimum(u, v) < _HALF_BAR
+        ex = (np.minimum(p, q) < _HALF_BAR) & (np.maximum(p, q) < 0.5)
+        self._goals = {_PLUS: _covered_pixels(plus, cell), _EX: _covered_pixels(ex, cell)}
+        self._agent = _covered_pixels(np.maximum(u, v) > 0.5 - 2 * _HALF_BAR, cell)
+
+    def take(self, goals: Array, agents: Array) -> Array:
+        """The pictures of k grids, uint8 (k, height, width, 3).
+
+        :param goals: (k, cells), what lies on cell x · size + z
+        :param agents: (k), the agents' cells
+        """
+        k = len(agents)
+        pictures = np.repeat(self._empty[np.newaxis], k, axis=0)
+        for goal, pixels in self._goals.items():
+            grid, cell = np.nonzero(goals == goal)
+            pictures[grid[:, np.newaxis], pixels[cell]] = _GOAL_COLORS[goal]
+        pictures[np.arange(k)[:, np.newaxis], self._agent[agents]] = _AGENT_COLOR
+        return pictures.reshape(k, _HEIGHT, _WIDTH, 3)
+
+
+def _covered_pixels(covered: Array, cell: Array) -> Array:
+    """The pixels in which `covered` is true, one row for each cell; short rows repeat their first pixel."""
+    pixels = [np.flatnonzero(covered & (cell == each)) for each in range(cell.max() + 1)]
+    table = np.zeros((len(pixels), max(map(len, pixels))), np.int64)
+    for row, covers in zip(table, pixels, strict=True):
+        row[:] = covers[0]
+        row[: len(covers)] = covers
+    return table
+
+
+_camera = lru_cache(maxsize=_LARGEST_GRID)(_Camera)
+
+
+class GridWorld(Scene):
+    """Nine grids. State, one row an area: `size` of the grid in cells, `position` of the agent (x, z), `wanted` goal,
+    and `goals`: what lies on cell x · size + z, with as many columns as the largest grid so far has cells.
+
+    Each action costs 0.01; reaching a goal *sets* the reward to 1 if it is the wanted one, otherwise to -1, and ends
+    the episode. One area in nine has the names of the sensors that one of Unity's has, which uses a render texture.
+
+    The mask goes by the grid that the agent stands in. Unity reads `gridSize` for it, which makes a difference only
+    between a change of that parameter and the next episode.
+    """
+
+    default_areas = 9
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.size = np.zeros(areas, np.int64)
+        self.position = np.zeros((areas, 2), np.int64)
+        self.wanted = np.zeros(areas, np.int64)
+        self.goals = np.zeros((areas, 0), np.uint8)
+        textures = areas // self.default_areas
+        seen_by_camera, seen_by_texture = np.split(np.arange(areas), [areas - textures])
+        self.kinds = [self._agents(seen_by_camera, "CameraSensor", "VectorSensor")]
+        if textures:
+            self.kinds.append(self._agents(seen_by_texture, "RenderTextureSensor", "VectorlSensor"))
+
+    def _agents(self, areas: Array, image: str, signal: str) -> Agents:
+        """The agents of these areas, with the names of their two sensors."""
+        agents = Agents(
+            self.academy,
+            len(areas),
+            "GridWorld",
+            [
+                ImageSensor(image, (3, _HEIGHT, _WIDTH), lambda rows: self._see(areas[rows])),
+                VectorSensor(signal, 2, lambda rows: self._goal_signal(areas[rows]), kind=ObservationType.GOAL_SIGNAL),
+            ],
+            ActionSpec(0, (len(_MOVES),)),
+            act=lambda rows: self._act(agents, rows, areas[rows]),
+            begin_episode=lambda rows: self._begin_episode(areas[rows]),
+            read_mask=lambda rows: self._forbidden(areas[rows]),
+            max_step=_MAX_STEP,
+        )
+        return agents
+
+    def before_step(self) -> None:
+        for agents in self.kinds:
+            agents.request_decision(agents.rows)
+
+    def _cell(self, areas: Array) -> Array:
+        """The cells that the agents stand on."""
+        cells: Array = self.position[areas, 0] * self.size[areas] + self.position[areas, 1]
+        return cells
+
+    def _see(self, areas: Array) -> Array:
+        pictures = np.empty((len(areas), _HEIGHT, _WIDTH, 3), np.uint8)
+        for size in set(self.size[areas].tolist()):
+            which = np.flatnonzero(self.size[areas] == size)
+            alike = areas[which]
+            pictures[which] = _camera(size).take(self.goals[alike, : size * size], self._cell(alike))
+        channels_first: Array = pictures.transpose(0, 3, 1, 2)
+        return channels_first
+
+    def _goal_signal(self, areas: Array) -> Array:
+        return np.asarray(self.wanted[areas, np.newaxis] == (_PLUS, _EX))
+
+    def _forbidden(self, areas: Array) -> Array:
+        target = self.position[areas, np.newaxis] + _MOVES
+        forbidden: Array = ((target < 0) | (target >= self.size[areas, np.newaxis, np.newaxis])).any(axis=2)
+        return forbidden
+
+    def _act(self, agents: Agents, rows: Array, areas: Array) -> None:
+        agents.reward[rows] -= _STEP_COST
+        target = self.position[areas] + _MOVES[agents.discrete[rows, 0]]
+        self.position[areas] = np.clip(target, 0, self.size[areas, np.newaxis] - 1)  # a wall holds the agent back
+        reached = self.goals[areas, self._cell(areas)]
+        ends = reached > 0
+        if ends.any():
+            agents.reward[rows[ends]] = np.where(reached[ends] == self.wanted[areas[ends]], 1, -1)
+            agents.end_episode(rows[ends])
+
+    def _begin_episode(self, areas: Array) -> None:
+        parameters, rng = self.academy.parameters, self.academy.rng
+        names = {"gridSize": 5, "numPlusGoals": 1, "numExGoals": 1}
+        drawn = np.stack([parameters.column(name, default, len(areas)) for name, default in names.items()], axis=1)
+        settings = drawn.astype(np.int64)
+        for setting in set(map(tuple, settings.tolist())):
+            size, pluses, exes = setting
+            count = pluses + exes + 1
+            if not 1 <= size <= _LARGEST_GRID or min(pluses, exes) < 0 or count > size * size:
+                raise PlayerError(
+                    f"GridWorld cannot lay out {pluses} plus goals, {exes} ex goals and an agent on a grid of {size} × "
+                    f"{size} cells: gridSize goes up to {_LARGEST_GRID}, and each of them needs a cell of its own"
+                )
+            alike = areas[(settings == setting).all(axis=1)]
+            cells = rng.random((len(alike), size * size)).argsort(axis=1)[:, :count]
+            self.size[alike] = size
+            self.position[alike] = np.stack(np.divmod(cells[:, -1], size), axis=1)
+            if size * size > self.goals.shape[1]:
+                self.goals = np.pad(self.goals, ((0, 0), (0, size * size - self.goals.shape[1])))
+            self.goals[alike] = 0
+            self.goals[alike[:, np.newaxis], cells[:, :-1]] = [_PLUS] * pluses + [_EX] * exes
+        self.wanted[areas] = rng.integers(_PLUS, _EX + 1, len(areas))
+
+    def render(self, area: int) -> Array:
+        """The grid from above; the disc in the agent has the colour of the goal that it shall walk to."""
+        size = int(self.size[area])
+        canvas = drawing.Canvas(-1, -1, size, size, color=drawing.WALL)
+        canvas.rectangle((size - 1) / 2, (size - 1) / 2, size / 2, size / 2, drawing.FLOOR)
+        x, z = self.position[area].tolist()
+        canvas.rectangle(x, z, 0.5, 0.5, drawing.BLUE)
+        canvas.rectangle(x, z, 0.5 - 2 * _HALF_BAR, 0.5 - 2 * _HALF_BAR, drawing.FLOOR)
+        canvas.disc(x, z, _HALF_BAR, drawing.GREEN if self.wanted[area] == _PLUS else drawing.RED)
+        for goal, color, angle in ((_PLUS, drawing.GREEN, 0.0), (_EX, drawing.RED, np.pi / 4)):
+            for cell in np.flatnonzero(self.goals[area] == goal).tolist():
+                x, z = divmod(cell, size)
+                canvas.rectangle(x, z, 0.5, _HALF_BAR, color, angle)
+                canvas.rectangle(x, z, _HALF_BAR, 0.5, color, angle)
+        return canvas.picture
