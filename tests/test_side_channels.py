@@ -1,0 +1,317 @@
+"""Each side channel's bytes, and the frames around them."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import warnings
+from collections.abc import Callable
+
+import pytest
+
+from unity_gym.errors import ProtocolError, UnityGymError
+from unity_gym.side_channels import (
+    EngineConfigurationChannel,
+    EnvironmentParametersChannel,
+    FloatPropertiesChannel,
+    IncomingMessage,
+    OutgoingMessage,
+    RawBytesChannel,
+    ReseedingChannel,
+    SideChannel,
+    SideChannels,
+    StatsAggregationMethod,
+    StatsSideChannel,
+)
+
+ENGINE = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
+PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
+PROPERTIES = uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
+STATS = uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
+RAW = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+
+def frame(channel_id: uuid.UUID, payload: bytes) -> bytes:
+    return channel_id.bytes_le + struct.pack("<i", len(payload)) + payload
+
+
+def text(value: str) -> bytes:
+    encoded = value.encode()
+    return struct.pack("<i", len(encoded)) + encoded
+
+
+def numbers(kinds: str, *values: float) -> bytes:
+    return struct.pack("<" + kinds, *values)
+
+
+class Chat(SideChannel):
+    """A user's own channel: every kind of value in one message, and a greeting for a fresh player."""
+
+    def __init__(self) -> None:
+        super().__init__(RAW)
+        self.heard: list[object] = []
+
+    def say(self, word: str) -> None:
+        message = OutgoingMessage()
+        message.write_string(word)
+        message.write_bool(True)
+        message.write_int32(-7)
+        message.write_float32(0.5)
+        message.write_float32_list([1.5, -2.5])
+        self.queue_message_to_send(message)
+
+    def on_message_received(self, message: IncomingMessage) -> None:
+        self.heard.append(
+            (
+                message.read_string(),
+                message.read_bool(),
+                message.read_int32(),
+                message.read_float32(),
+                message.read_float32_list(),
+            )
+        )
+
+    def on_player_restarted(self) -> None:
+        self.say("hello again")
+
+
+@pytest.mark.parametrize(
+    ("options", "payloads"),
+    [
+        ({"width": 80, "height": 60}, [numbers("iii", 0, 80, 60)]),
+        ({"quality_level": 3}, [numbers("ii", 1, 3)]),
+        ({"time_scale": 20.0}, [numbers("if", 2, 20)]),
+        ({"target_frame_rate": -1}, [numbers("ii", 3, -1)]),
+        ({"capture_frame_rate": 60}, [numbers("ii", 4, 60)]),
+        ({"time_scale": 2.0, "quality_level": 0}, [numbers("ii", 1, 0), numbers("if", 2, 2)]),
+        ({}, []),
+    ],
+)
+def test_engine_configuration(options: dict[str, float], payloads: list[bytes]) -> None:
+    channel = EngineConfigurationChannel()
+    channel.set_configuration_parameters(**options)  # type: ignore[arg-type]
+    assert SideChannels([channel]).collect() == b"".join(frame(ENGINE, payload) for payload in payloads)
+
+
+@pytest.mark.parametrize("half", [{"width": 80}, {"height": 60}])
+def test_half_a_resolution_is_refused(half: dict[str, int]) -> None:
+    with pytest.raises(UnityGymError, match="width and height go together"):
+        EngineConfigurationChannel().set_configuration_parameters(**half)  # type: ignore[arg-type]
+
+
+def test_environment_parameters() -> None:
+    channel = EnvironmentParametersChannel()
+    channel.set_float_parameter("größe", 1.5)
+    channel.set_uniform_sampler_parameters("u", -1, 2, seed=7)
+    channel.set_gaussian_sampler_parameters("g", 3, 0.5, seed=-8)
+    channel.set_multirangeuniform_sampler_parameters("m", [(0, 1), (4, 5.5)], seed=9)
+    assert SideChannels([channel]).collect() == b"".join(
+        frame(PARAMETERS, payload)
+        for payload in (
+            text("größe") + numbers("if", 0, 1.5),
+            text("u") + numbers("iiiff", 1, 7, 0, -1, 2),
+            text("g") + numbers("iiiff", 1, -8, 1, 3, 0.5),
+            text("m") + numbers("iiiiffff", 1, 9, 2, 4, 0, 1, 4, 5.5),
+        )
+    )
+
+
+def test_float_properties_go_both_ways() -> None:
+    channel = FloatPropertiesChannel()
+    channels = SideChannels([channel])
+    channel.set_property("speed", 2.5)
+    assert channels.collect() == frame(PROPERTIES, text("speed") + numbers("f", 2.5))
+    channels.dispatch(
+        frame(PROPERTIES, text("speed") + numbers("f", 3.5)) + frame(PROPERTIES, text("x") + numbers("f", 1))
+    )
+    assert channel.get_property("speed") == 3.5
+    assert channel.get_property("unknown") is None
+    assert channel.list_properties() == ["speed", "x"]
+    copy = channel.get_property_dict_copy()
+    copy.clear()
+    assert channel.get_property_dict_copy() == {"speed": 3.5, "x": 1.0}
+    assert channels.collect() == b"", "what the player set is not echoed"
+
+
+def test_statistics_are_collected_until_they_are_asked_for() -> None:
+    channel = StatsSideChannel()
+    channels = SideChannels([channel])
+    for value, aggregation in enumerate(range(4)):
+        channels.dispatch(frame(STATS, text("height") + numbers("fi", value, aggregation)))
+    assert channel.get_and_reset_stats() == {
+        "height": [
+            (0.0, StatsAggregationMethod.AVERAGE),
+            (1.0, StatsAggregationMethod.MOST_RECENT),
+            (2.0, StatsAggregationMethod.SUM),
+            (3.0, StatsAggregationMethod.HISTOGRAM),
+        ]
+    }
+    assert channel.get_and_reset_stats() == {}
+
+
+def test_an_unknown_aggregation_is_an_error_with_the_statistic() -> None:
+    with pytest.raises(ProtocolError, match=r"StatsSideChannel.*'height'.*aggregation 4"):
+        SideChannels([StatsSideChannel()]).dispatch(frame(STATS, text("height") + numbers("fi", 1, 4)))
+
+
+def test_raw_bytes_go_both_ways() -> None:
+    channel = RawBytesChannel(RAW)
+    channels = SideChannels([channel])
+    channel.send_raw_data(b"\x00\xff")
+    channel.send_raw_data(b"")
+    assert channels.collect() == frame(RAW, b"\x00\xff") + frame(RAW, b"")
+    channels.dispatch(frame(RAW, b"one") + frame(RAW, b"") + frame(RAW, b"three"))
+    assert channel.get_and_clear_received_messages() == [b"one", b"", b"three"]
+    assert channel.get_and_clear_received_messages() == []
+
+
+def test_a_new_seed_is_acknowledged_with_the_same_seed() -> None:
+    channel = ReseedingChannel()
+    channels = SideChannels([channel])
+    channel.send(5)
+    sent = channels.collect()
+    assert sent == frame(channel.channel_id, numbers("i", 5))
+    assert channel.acknowledged is None
+    channels.dispatch(sent)
+    assert channel.acknowledged == 5
+    channel.send(6)
+    assert channel.acknowledged is None
+
+
+def test_a_channel_of_the_users_own_speaks_all_kinds_of_values() -> None:
+    channel = Chat()
+    channels = SideChannels([channel])
+    channel.say("grüezi")
+    sent = channels.collect()
+    assert sent == frame(RAW, text("grüezi") + b"\x01" + numbers("ififf", -7, 0.5, 2, 1.5, -2.5))
+    channels.dispatch(sent)
+    assert channel.heard == [("grüezi", True, -7, 0.5, [1.5, -2.5])]
+
+
+def test_the_uuid_stands_on_the_wire_with_little_endian_fields() -> None:
+    channel = RawBytesChannel(RAW)
+    channel.send_raw_data(b"!")
+    assert SideChannels([channel]).collect().hex() == "33221100554477668899aabbccddeeff" + "01000000" + "21"
+
+
+def test_messages_are_sent_once_and_by_channel() -> None:
+    properties, raw = FloatPropertiesChannel(), RawBytesChannel(RAW)
+    channels = SideChannels([properties, raw])
+    raw.send_raw_data(b"a")
+    properties.set_property("x", 1)
+    raw.send_raw_data(b"b")
+    assert channels.collect() == (frame(PROPERTIES, text("x") + numbers("f", 1)) + frame(RAW, b"a") + frame(RAW, b"b"))
+    assert channels.collect() == b""
+
+
+def test_an_unknown_channel_is_skipped_with_one_warning() -> None:
+    raw = RawBytesChannel(RAW)
+    channels = SideChannels([raw])
+    data = frame(STATS, b"whatever") + frame(RAW, b"known")
+    with pytest.warns(UserWarning, match=f"{STATS}.*not registered.*side_channels"):
+        channels.dispatch(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        channels.dispatch(data)
+    with pytest.warns(UserWarning, match=str(PROPERTIES)):
+        channels.dispatch(frame(PROPERTIES, b""))
+    assert raw.get_and_clear_received_messages() == [b"known", b"known"]
+
+
+@pytest.mark.parametrize("missing", range(1, 6))
+def test_a_frame_that_is_too_short_is_an_error_with_the_channel(missing: int) -> None:
+    whole = frame(RAW, b"hello")
+    with pytest.raises(ProtocolError, match=rf"{RAW} \(RawBytesChannel\) announces 5 bytes; {5 - missing} are there"):
+        SideChannels([RawBytesChannel(RAW)]).dispatch(whole[:-missing])
+    with pytest.raises(ProtocolError, match=rf"{RAW} \(unknown\)"):
+        SideChannels().dispatch(whole[:-missing])
+
+
+def test_a_header_that_is_too_short_is_an_error() -> None:
+    raw = RawBytesChannel(RAW)
+    with pytest.raises(ProtocolError, match="end in 19 bytes"):
+        SideChannels([raw]).dispatch(frame(RAW, b"first") + bytes(19))
+    assert raw.get_and_clear_received_messages() == [b"first"]
+
+
+def test_a_negative_length_is_an_error_with_the_channel() -> None:
+    with pytest.raises(ProtocolError, match=r"RawBytesChannel.*announces -1 bytes"):
+        SideChannels([RawBytesChannel(RAW)]).dispatch(RAW.bytes_le + numbers("i", -1))
+
+
+@pytest.mark.parametrize(
+    ("channel", "payload"),
+    [
+        (FloatPropertiesChannel, b""),
+        (FloatPropertiesChannel, numbers("i", 4) + b"abc"),
+        (FloatPropertiesChannel, numbers("i", -1)),
+        (FloatPropertiesChannel, text("key") + b"\x00" * 3),
+        (StatsSideChannel, text("key") + numbers("f", 1)),
+        (Chat, text("word") + b"\x01" + numbers("if", 1, 1) + numbers("if", 2, 1)),
+        (Chat, text("word") + b"\x01" + numbers("if", 1, 1) + numbers("i", -1)),
+        (ReseedingChannel, b"\x01"),
+    ],
+)
+def test_a_message_that_ends_too_early_is_an_error_with_the_channel(
+    channel: Callable[[], SideChannel], payload: bytes
+) -> None:
+    mine = channel()
+    with pytest.raises(ProtocolError, match=rf"{mine.channel_id} \({type(mine).__name__}\): .*ends too early"):
+        SideChannels([mine]).dispatch(frame(mine.channel_id, payload))
+
+
+@pytest.mark.parametrize("channel", [EngineConfigurationChannel, EnvironmentParametersChannel])
+def test_channels_that_go_to_the_player_only_refuse_messages(channel: Callable[[], SideChannel]) -> None:
+    mine = channel()
+    with pytest.raises(UnityGymError, match="goes to it only"):
+        SideChannels([mine]).dispatch(frame(mine.channel_id, b""))
+
+
+def test_two_channels_with_one_uuid_are_refused() -> None:
+    with pytest.raises(UnityGymError, match=f"{RAW}: Chat and RawBytesChannel"):
+        SideChannels([Chat(), RawBytesChannel(RAW)])
+    channels = SideChannels([FloatPropertiesChannel()])
+    with pytest.raises(UnityGymError, match="FloatPropertiesChannel and FloatPropertiesChannel"):
+        channels.add(FloatPropertiesChannel())
+
+
+def test_a_fresh_player_is_told_the_newest_of_what_the_old_one_was_told() -> None:
+    engine, parameters, properties = (
+        EngineConfigurationChannel(),
+        EnvironmentParametersChannel(),
+        FloatPropertiesChannel(),
+    )
+    chat = Chat()
+    channels = SideChannels([engine, parameters, properties, chat])
+    engine.set_configuration_parameters(time_scale=1.0, quality_level=2)
+    engine.set_configuration_parameters(time_scale=20.0)
+    parameters.set_float_parameter("a", 1)
+    parameters.set_uniform_sampler_parameters("b", 0, 1, seed=3)
+    parameters.set_float_parameter("a", 2)
+    properties.set_property("x", 4)
+    channels.collect()
+    channels.dispatch(frame(PROPERTIES, text("x") + numbers("f", 5)))
+    channels.player_restarted()
+    expected = [
+        frame(ENGINE, numbers("ii", 1, 2)),
+        frame(ENGINE, numbers("if", 2, 20)),
+        frame(PARAMETERS, text("a") + numbers("if", 0, 2)),
+        frame(PARAMETERS, text("b") + numbers("iiiff", 1, 3, 0, 0, 1)),
+        frame(PROPERTIES, text("x") + numbers("f", 5)),
+    ]
+    sent = channels.collect()
+    assert sent.startswith(b"".join(expected))
+    assert sent.endswith(frame(RAW, text("hello again") + b"\x01" + numbers("ififf", -7, 0.5, 2, 1.5, -2.5)))
+    assert channels.collect() == b""
+
+
+def test_what_no_player_was_sent_yet_reaches_the_fresh_one_first() -> None:
+    raw, parameters = RawBytesChannel(RAW), EnvironmentParametersChannel()
+    channels = SideChannels([raw, parameters])
+    raw.send_raw_data(b"unsent")
+    parameters.set_float_parameter("a", 1)
+    parameters.set_float_parameter("a", 2)
+    channels.player_restarted()
+    sent = channels.collect()
+    assert sent.startswith(frame(RAW, b"unsent"))
+    assert sent.endswith(frame(PARAMETERS, text("a") + numbers("if", 0, 2)))

@@ -1,0 +1,444 @@
+"""The agent table: scenes that matter one by one, and random ones against a slow model of one agent at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unity_gym.slots import AgentTable
+from unity_gym.specs import (
+    ActionSpec,
+    Array,
+    BehaviorSpec,
+    DecisionSteps,
+    DimensionProperty,
+    ObservationSpec,
+    ObservationType,
+    TerminalSteps,
+)
+
+SPEC = BehaviorSpec(
+    [
+        ObservationSpec((2,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "position"),
+        ObservationSpec((1, 2, 2), (DimensionProperty.NONE,) * 3, ObservationType.DEFAULT, "eye"),
+    ],
+    ActionSpec(0, (2, 1)),
+)
+
+
+@dataclass
+class Entry:
+    """What one message says of one agent; `seen` stands for its observations."""
+
+    id: int
+    seen: float = 0.0
+    reward: float = 0.0
+    group_reward: float = 0.0
+    group: int = 0
+    interrupted: bool = False
+    forbidden: tuple[bool, bool, bool] = (False, False, False)
+
+
+def observations(entries: Sequence[Entry]) -> list[Array]:
+    seen = np.array([entry.seen for entry in entries])
+    return [
+        np.repeat(seen[:, np.newaxis], 2, axis=1).astype(np.float32),
+        np.broadcast_to(seen[:, np.newaxis, np.newaxis, np.newaxis], (len(entries), 1, 2, 2)).astype(np.uint8),
+    ]
+
+
+def columns(entries: Sequence[Entry]) -> dict[str, Any]:
+    return {
+        "obs": observations(entries),
+        "reward": np.array([entry.reward for entry in entries], np.float32),
+        "group_reward": np.array([entry.group_reward for entry in entries], np.float32),
+        "agent_id": np.array([entry.id for entry in entries], np.int32),
+        "group_id": np.array([entry.group for entry in entries], np.int32),
+    }
+
+
+def tell(table: AgentTable, decided: Sequence[Entry] = (), ended: Sequence[Entry] = (), player: int = 0) -> list[int]:
+    """One exchange; the rows of those that decided."""
+    masks = np.array([entry.forbidden for entry in decided], bool).reshape(-1, 3)
+    decisions = DecisionSteps(**columns(decided), action_mask=[masks[:, :2], masks[:, 2:]])
+    terminals = TerminalSteps(**columns(ended), interrupted=np.array([entry.interrupted for entry in ended], bool))
+    rows: list[int] = table.update(decisions, terminals, player).tolist()
+    return rows
+
+
+def new_table(*ids: int, group: int = 0) -> AgentTable:
+    """A table whose agents have these ids and had their first decision in an earlier step."""
+    table = AgentTable(SPEC, "uint8")
+    tell(table, [Entry(number, seen=number, group=group) for number in ids])
+    table.begin_step()
+    return table
+
+
+def test_agents_get_rows_in_the_order_in_which_they_appear() -> None:
+    table = AgentTable(SPEC, "uint8")
+    assert len(table) == 0
+    assert tell(table, [Entry(9), Entry(4)]) == [0, 1]
+    assert tell(table, [Entry(7), Entry(4)]) == [2, 1]
+    assert table.agent_id.tolist() == [9, 4, 7]
+    assert table.alive.all()
+    assert table.decided.all()
+
+
+def test_columns_have_the_dtypes_and_shapes_of_the_sensors() -> None:
+    table = new_table(1, 2, 3)
+    assert [(column.shape, column.dtype) for column in table.observations] == [
+        ((3, 2), np.dtype(np.float32)),
+        ((3, 1, 2, 2), np.dtype(np.uint8)),
+    ]
+    assert [column.dtype for column in AgentTable(SPEC).observations] == [np.float32, np.float32]
+    assert table.action_mask.shape == (3, 3)
+    assert table.reward.dtype == table.group_reward.dtype == np.float32
+    for column in (table.decided, table.alive, table.terminated, table.truncated, table.action_mask):
+        assert column.dtype == bool
+
+
+def test_arrays_stay_the_same_objects_while_no_agent_comes() -> None:
+    table = new_table(1, 2)
+    before = [*table.observations, *table.final_observations, table.reward, table.decided, table.action_mask]
+    for _ in range(3):
+        table.begin_step()
+        tell(table, [Entry(2, 5.0)], ended=[Entry(1)])
+    after = [*table.observations, *table.final_observations, table.reward, table.decided, table.action_mask]
+    assert all(old is new for old, new in zip(before, after, strict=True))
+
+
+def test_masks_are_turned_to_true_for_allowed_over_all_branches() -> None:
+    table = AgentTable(SPEC)
+    tell(table, [Entry(1, forbidden=(True, False, False)), Entry(2)])
+    assert table.action_mask.tolist() == [[False, True, True], [True, True, True]]
+
+
+def test_an_id_keeps_its_row_over_its_episodes() -> None:
+    table = new_table(1, 2)
+    tell(table, ended=[Entry(1), Entry(2)])
+    table.begin_step()
+    assert tell(table, [Entry(2), Entry(1)]) == [1, 0]
+
+
+def test_an_end_and_the_next_first_decision_in_one_message_are_one_row() -> None:
+    table = new_table(1)
+    tell(table, [Entry(1, seen=50, reward=9.0)], ended=[Entry(1, seen=40, reward=2.0, group_reward=0.5)])
+    assert table.terminated.tolist() == [True]
+    assert table.truncated.tolist() == [False]
+    assert (table.reward[0], table.group_reward[0]) == (2.0, 0.5)
+    assert table.final_observations[0].tolist() == [[40, 40]]
+    assert table.observations[0].tolist() == [[50, 50]]
+    assert table.decided[0]
+    assert table.alive[0]
+
+
+def test_an_interrupted_end_is_a_truncation() -> None:
+    table = new_table(1, 2)
+    tell(table, ended=[Entry(1, interrupted=True), Entry(2)])
+    assert table.truncated.tolist() == [True, False]
+    assert table.terminated.tolist() == [False, True]
+    assert not table.alive.any()
+    assert not table.decided.any()
+
+
+def test_reward_on_the_first_entry_of_an_episode_is_dropped() -> None:
+    table = AgentTable(SPEC)
+    tell(table, [Entry(1, reward=3.0, group_reward=4.0)])
+    assert table.reward.tolist() == table.group_reward.tolist() == [0.0]
+    tell(table, ended=[Entry(1)])
+    table.begin_step()
+    tell(table, [Entry(1, reward=5.0)])
+    assert table.reward.tolist() == [0.0]
+    table.begin_step()
+    tell(table, [Entry(1, reward=6.0)])
+    assert table.reward.tolist() == [6.0]
+
+
+def test_rewards_of_several_exchanges_of_one_step_are_summed() -> None:
+    table = new_table(1, 2)
+    tell(table, [Entry(1, reward=1.0, group_reward=0.1)])
+    tell(table, [Entry(1, reward=2.0, group_reward=0.2), Entry(2, reward=8.0)])
+    tell(table, ended=[Entry(1, reward=4.0)])
+    assert table.reward.tolist() == [7.0, 8.0]
+    np.testing.assert_allclose(table.group_reward, [0.3, 0.0])
+
+
+def test_what_comes_after_an_end_in_the_same_step_is_not_rewarded() -> None:
+    table = new_table(1)
+    tell(table, [Entry(1, seen=2)], ended=[Entry(1, seen=3, reward=1.0)])
+    tell(table, [Entry(1, seen=4, reward=16.0)])
+    assert table.reward.tolist() == [1.0]
+    assert table.observations[0].tolist() == [[4, 4]]
+
+
+def test_only_the_first_of_two_ends_in_one_step_counts() -> None:
+    table = new_table(1)
+    tell(table, [Entry(1, seen=2)], ended=[Entry(1, seen=3, reward=1.0)])
+    tell(table, [Entry(1, seen=4)], ended=[Entry(1, seen=5, reward=2.0, interrupted=True)])
+    assert table.terminated.tolist() == [True]
+    assert table.truncated.tolist() == [False]
+    assert table.reward.tolist() == [1.0]
+    assert table.final_observations[0].tolist() == [[3, 3]]
+    assert table.observations[0].tolist() == [[4, 4]]
+
+
+def test_the_end_of_an_agent_that_never_decided_is_nobodys() -> None:
+    table = new_table(1)
+    tell(table, [Entry(1)], ended=[Entry(99, reward=5.0)])
+    assert len(table) == 1
+    assert not table.terminated.any()
+    tell(table, ended=[Entry(1, reward=1.0)])
+    table.begin_step()
+    tell(table, ended=[Entry(1, reward=7.0)])  # it ends again without a decision in between
+    assert not table.terminated.any()
+    assert table.reward.tolist() == [0.0]
+
+
+def test_the_next_step_forgets_rewards_ends_and_decisions_and_keeps_the_rest() -> None:
+    table = new_table(1)
+    tell(table, [Entry(1, seen=6)], ended=[Entry(1, reward=1.0, group_reward=1.0)])
+    table.begin_step()
+    for column in (table.reward, table.group_reward, table.decided, table.terminated, table.truncated):
+        assert not column.any()
+    assert table.alive[0]
+    assert table.observations[0].tolist() == [[6, 6]]
+
+
+def test_a_new_id_takes_the_row_of_the_agent_that_ended_in_the_same_message() -> None:
+    table = new_table(1)
+    assert tell(table, [Entry(2, seen=8, reward=9.0)], ended=[Entry(1, seen=7, reward=1.0)]) == [0]
+    assert table.agent_id.tolist() == [2]
+    assert table.reward.tolist() == [1.0]
+    assert table.terminated[0]
+    assert table.decided[0]
+
+
+def test_a_new_id_prefers_the_lowest_row_of_its_group_that_was_free_before() -> None:
+    table = new_table(1, 2, 3, 4)
+    tell(table, ended=[Entry(4), Entry(3)])
+    assert tell(table, [Entry(5)], ended=[Entry(1)]) == [2]
+    assert tell(table, [Entry(6), Entry(7), Entry(8)]) == [0, 3, 4]
+    assert table.agent_id.tolist() == [6, 2, 5, 7, 8]
+
+
+def test_an_agent_that_returns_keeps_its_row_from_new_ones() -> None:
+    table = new_table(1, 2)
+    assert tell(table, [Entry(3), Entry(1)], ended=[Entry(1), Entry(2)]) == [1, 0]
+
+
+def test_an_id_whose_row_was_taken_is_like_new() -> None:
+    table = new_table(1)
+    tell(table, ended=[Entry(1)])
+    assert tell(table, [Entry(2)]) == [0]
+    assert tell(table, [Entry(1)]) == [1]
+
+
+def test_a_new_id_leaves_the_rows_of_other_groups_with_living_agents_alone() -> None:
+    table = AgentTable(SPEC)
+    tell(table, [Entry(1, group=1), Entry(2, group=1), Entry(3, group=2)])
+    tell(table, ended=[Entry(1, group=1), Entry(3, group=2)])
+    assert tell(table, [Entry(4, group=2)]) == [2]
+    assert tell(table, [Entry(5, group=2)]) == [3], "row 0 is of group 1, in which agent 2 lives"
+    assert tell(table, [Entry(6, group=1)]) == [0]
+    assert table.group_id.tolist() == [1, 1, 2, 2]
+
+
+def test_a_new_group_takes_the_rows_of_a_group_that_is_gone() -> None:
+    table = new_table(1, 2, group=1)
+    tell(table, ended=[Entry(1, group=1), Entry(2, group=1)])
+    assert tell(table, [Entry(3, group=2), Entry(4, group=2), Entry(5, group=2)]) == [0, 1, 2]
+    assert table.group_id.tolist() == [2, 2, 2]
+
+
+def test_one_id_in_two_players_is_two_agents() -> None:
+    table = AgentTable(SPEC)
+    assert tell(table, [Entry(1, seen=1)], player=0) == [0]
+    assert tell(table, [Entry(1, seen=2)], player=1) == [1]
+    table.begin_step()
+    tell(table, ended=[Entry(1, reward=1.0)], player=1)
+    assert table.terminated.tolist() == [False, True]
+    assert table.player.tolist() == [0, 1]
+    assert tell(table, [Entry(2)], player=0) == [2], "the free row is of another player"
+
+
+def test_cut_truncates_the_running_episodes_of_one_player() -> None:
+    table = AgentTable(SPEC)
+    tell(table, [Entry(1, seen=3), Entry(2, seen=4)], player=0)
+    tell(table, [Entry(1, seen=5)], player=1)
+    tell(table, ended=[Entry(2, seen=6)], player=0)
+    table.begin_step()
+    table.cut(0)
+    assert table.truncated.tolist() == [True, False, False]
+    assert table.final_observations[0][0].tolist() == [3, 3]
+    assert table.alive.tolist() == [False, False, True]
+    tell(table, [Entry(1, seen=7, reward=9.0)], player=0)
+    assert table.reward.tolist() == [0.0, 0.0, 0.0], "reward that survives a RESET comes with a first entry"
+
+
+@pytest.mark.parametrize("ids", [[2**31 - 1, 0, 1], [1000, 10, 100]])
+def test_ids_of_any_size_and_order_are_found_again(ids: list[int]) -> None:
+    table = new_table(*ids)
+    tell(table, [Entry(number, reward=number) for number in reversed(ids)])
+    assert table.reward.tolist() == np.array(ids, np.float32).tolist()
+
+
+@dataclass
+class Row:
+    """One row of the model."""
+
+    player: int
+    id: int = -1
+    group: int = 0
+    seen: float = 0.0
+    final: float = 0.0
+    reward: float = 0.0
+    group_reward: float = 0.0
+    allowed: list[bool] = field(default_factory=list)
+    alive: bool = False
+    decided: bool = False
+    terminated: bool = False
+    truncated: bool = False
+    ended_at: int = 0
+
+    def add(self, entry: Entry) -> None:
+        if not (self.terminated or self.truncated):
+            self.reward += entry.reward
+            self.group_reward += entry.group_reward
+
+    def end(self, seen: float, interrupted: bool, exchange: int) -> None:
+        if not (self.terminated or self.truncated):
+            self.truncated, self.terminated, self.final = interrupted, not interrupted, seen
+        self.alive = self.decided = False
+        self.ended_at = exchange
+
+
+class Model:
+    """The rules of the agent table, one agent at a time."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.exchange = 0
+
+    def begin_step(self) -> None:
+        for row in self.rows:
+            row.reward = row.group_reward = 0.0
+            row.decided = row.terminated = row.truncated = False
+
+    def find(self, player: int, agent: int) -> Row | None:
+        return next((row for row in self.rows if (row.player, row.id) == (player, agent)), None)
+
+    def update(self, decided: Sequence[Entry], ended: Sequence[Entry], player: int) -> list[int]:
+        self.exchange += 1
+        for entry in ended:
+            row = self.find(player, entry.id)
+            if row is not None and row.alive:
+                row.add(entry)
+                row.end(entry.seen, entry.interrupted, self.exchange)
+        found = [self.find(player, entry.id) for entry in decided]
+        taken = [row for row in found if row is not None]
+        for position, entry in enumerate(decided):
+            if found[position] is None:
+                row = self.free(entry, player, taken, decided)
+                if row is not None:
+                    taken.append(row)
+                    found[position] = row
+        for position, entry in enumerate(decided):
+            row = found[position]
+            if row is None:
+                row = Row(player)
+                self.rows.append(row)
+                found[position] = row
+            if row.id != entry.id:
+                row.id, row.alive = entry.id, False
+            if row.alive:
+                row.add(entry)
+            row.seen, row.group, row.alive, row.decided = entry.seen, entry.group, True, True
+            row.allowed = [not forbidden for forbidden in entry.forbidden]
+        return [next(i for i, row in enumerate(self.rows) if row is mine) for mine in found]
+
+    def free(self, entry: Entry, player: int, taken: list[Row], decided: Sequence[Entry]) -> Row | None:
+        mine = [row for row in self.rows if row.player == player]
+        gone = [row for row in mine if not row.alive and not any(row is other for other in taken)]
+        living = {row.group for row in mine if row.alive} | {other.group for other in decided}
+        candidates = [row for row in gone if row.group == entry.group] or [
+            row for row in gone if row.group not in living
+        ]
+        return min(candidates, key=lambda row: row.ended_at >= self.exchange, default=None)
+
+    def cut(self, player: int) -> None:
+        for row in self.rows:
+            if row.alive and row.player == player:
+                row.end(row.seen, True, self.exchange)
+
+
+def assert_equal(table: AgentTable, model: Model) -> None:
+    rows = model.rows
+    for name, expected in (
+        ("agent_id", [row.id for row in rows]),
+        ("player", [row.player for row in rows]),
+        ("group_id", [row.group for row in rows]),
+        ("reward", [row.reward for row in rows]),
+        ("group_reward", [row.group_reward for row in rows]),
+        ("alive", [row.alive for row in rows]),
+        ("decided", [row.decided for row in rows]),
+        ("terminated", [row.terminated for row in rows]),
+        ("truncated", [row.truncated for row in rows]),
+    ):
+        assert getattr(table, name).tolist() == expected, name
+    for mine, seen in ((table.observations, "seen"), (table.final_observations, "final")):
+        for column, expected_column in zip(
+            mine, observations([Entry(0, getattr(row, seen)) for row in rows]), strict=True
+        ):
+            np.testing.assert_array_equal(column, expected_column, err_msg=seen)
+    assert table.action_mask.tolist() == [row.allowed for row in rows]
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[int, list[Entry], list[Entry]]:
+    """One exchange: a player, and its agents that decide and that ended; an agent may do both, or come from nowhere."""
+
+    def entries() -> list[Entry]:
+        agents = draw(st.lists(st.integers(0, 7), unique=True, max_size=5))
+        return [
+            Entry(
+                agent * 300_000_007 % 2**31,
+                draw(st.integers(0, 255)),
+                draw(st.integers(-4, 4)),  # whole numbers: sums do not depend on their order
+                draw(st.integers(-4, 4)),
+                group=agent % 3,
+                interrupted=draw(st.booleans()),
+                forbidden=draw(st.tuples(st.booleans(), st.booleans(), st.booleans())),
+            )
+            for agent in agents
+        ]
+
+    return draw(st.integers(0, 1)), entries(), entries()
+
+
+EVENTS = st.lists(st.sampled_from(["step", "cut 0", "cut 1"]) | exchanges() | exchanges(), max_size=14)
+
+
+@settings(max_examples=150, deadline=None)
+@given(EVENTS)
+def test_whatever_comes_the_table_holds_what_a_model_of_single_agents_holds(
+    events: list[str | tuple[int, list[Entry], list[Entry]]],
+) -> None:
+    table, model = AgentTable(SPEC, "uint8"), Model()
+    for event in events:
+        if isinstance(event, tuple):
+            player, decided, ended = event
+            assert tell(table, decided, ended, player) == model.update(decided, ended, player)
+        elif event == "step":
+            table.begin_step()
+            model.begin_step()
+        else:
+            player = int(event[-1])
+            table.cut(player)
+            model.cut(player)
+        assert_equal(table, model)
