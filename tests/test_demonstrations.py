@@ -600,6 +600,14 @@ def test_a_recording_without_a_transition_is_an_error(intact: bytes) -> None:
         load_bytes(_with_header(intact, number_steps=1))
 
 
+def test_a_sensor_with_too_few_dimension_properties_is_an_error(intact: bytes) -> None:
+    def drop(pair: Any) -> None:
+        del pair.agent_info.observations[0].dimension_properties[2]
+
+    with pytest.raises(DemonstrationError, match=r"sensor 0 .*2 dimension properties for the shape \(4, 6, 7\)"):
+        load_bytes(_with_pair(intact, 0, drop))
+
+
 def _nan(pair: Any) -> None:
     pair.agent_info.observations[1].float_data.data = np.array([np.nan, 0], "<f4").tobytes()
 

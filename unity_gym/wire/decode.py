@@ -89,6 +89,11 @@ class BehaviorDecoder:
             properties = tuple(map(DimensionProperty, observation.dimension_properties)) or (
                 DimensionProperty.UNSPECIFIED,
             ) * len(shape)
+            if len(properties) != len(shape):
+                raise ProtocolError(
+                    f"behavior {name!r}, sensor {len(specs)} ({observation.name!r}): {len(properties)} dimension "
+                    f"properties for the shape {shape}; a sensor sends one a dimension, or none at all"
+                )
             if len(shape) == 3:
                 images = ImageDecoder(observation, package_version, visual_dtype, uncompressed_layout)
                 shape, properties = images.shape, images.channels_first(properties)
