@@ -462,7 +462,7 @@ def test_only_what_can_be_recorded_is_wrapped(tmp_path: Path) -> None:
 # The writer refuses
 
 
-def test_a_recording_is_not_written_over(tmp_path: Path) -> None:
+def test_a_path_that_would_be_lost_or_overwritten_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "ours.demo", *_vector_recording())
     before = path.read_bytes()
     with pytest.raises(DemonstrationError, match="there already"):
@@ -470,6 +470,10 @@ def test_a_recording_is_not_written_over(tmp_path: Path) -> None:
     assert path.read_bytes() == before
     with pytest.raises(DemonstrationError, match="suffix"):
         DemonstrationWriter(tmp_path / "ours.txt", "Behavior", SPECS["goal"])
+    with pytest.raises(DemonstrationError, match=r"no folder .*nowhere"):
+        DemonstrationWriter(tmp_path / "nowhere" / "ours.demo", "Behavior", SPECS["goal"])
+    with pytest.raises(UnknownNameError, match="uint16"):
+        DemonstrationWriter(tmp_path / "new.demo", "Behavior", SPECS["goal"], "uint16")
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,7 @@ def load(path: str | Path, visual_dtype: str = "uint8", uncompressed_layout: str
     :raises DemonstrationError: no such file, a damaged one, no recording, or files of behaviors that differ
     :raises UnknownNameError: another dtype or layout
     """
-    if visual_dtype not in ("uint8", "float32"):
-        raise UnknownNameError(f"visual_dtype is 'uint8' or 'float32', not {visual_dtype!r}")
+    _require_visual_dtype(visual_dtype)
     if uncompressed_layout not in ("auto", "CHW", "HWC"):
         raise UnknownNameError(f"uncompressed_layout is 'auto', 'CHW' or 'HWC', not {uncompressed_layout!r}")
     path = Path(path)
@@ -165,10 +164,12 @@ class DemonstrationWriter:
     :param spec: its specification
     :param visual_dtype: of the images that `add` gets: "uint8" (0…255), written as PNG, or "float32" (0…1), written
         uncompressed
-    :raises DemonstrationError: another suffix, or a file of that name is there already
+    :raises DemonstrationError: another suffix, no such folder, or a file of that name is there already
+    :raises UnknownNameError: another dtype
     """
 
     def __init__(self, path: str | Path, behavior_name: str, spec: BehaviorSpec, visual_dtype: str = "uint8") -> None:
+        _require_visual_dtype(visual_dtype)
         self.path = _new_file(path)
         self._name = re.sub(r"[^A-Za-z0-9 -]", "", self.path.stem)[:16]
         self._behavior_name, self._spec = behavior_name, spec
@@ -310,7 +311,7 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
 
     :param env: an environment of `gymnasium.make("Unity-…-v0")`
     :param path: of the new file, with the suffix `.demo`
-    :raises DemonstrationError: another environment, another suffix, or a file of that name is there already
+    :raises DemonstrationError: another environment, or a path that `DemonstrationWriter` refuses
     """
 
     def __init__(self, env: gym.Env[Any, Any], path: str | Path) -> None:
@@ -724,10 +725,17 @@ def _head(sensor: ObservationSpec, dtype: np.dtype[Any]) -> Any:
     return head
 
 
+def _require_visual_dtype(visual_dtype: str) -> None:
+    if visual_dtype not in ("uint8", "float32"):
+        raise UnknownNameError(f"visual_dtype is 'uint8' or 'float32', not {visual_dtype!r}")
+
+
 def _new_file(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix != SUFFIX:
         raise DemonstrationError(f"a recording has the suffix {SUFFIX!r}, which Unity looks for; got {path.name!r}")
+    if not path.parent.is_dir():
+        raise DemonstrationError(f"there is no folder {path.parent} for the recording {path.name}: make it first")
     if path.exists():
         raise DemonstrationError(f"{path} is there already: name another file, or delete that one first")
     return path

@@ -83,7 +83,7 @@ class BehaviorDecoder:
     ) -> None:
         self.name = name
         self._sensors: list[_VectorDecoder | ImageDecoder] = []
-        specs = []
+        specs: list[ObservationSpec] = []
         for observation in first.observations:
             shape = tuple(observation.shape)
             properties = tuple(map(DimensionProperty, observation.dimension_properties)) or (
