@@ -18,7 +18,7 @@ _PLUS, _EX = 1, 2  # what lies on a cell; 0: nothing
 _MOVES = np.array([[0, 0], [0, 1], [0, -1], [-1, 0], [1, 0]])  # (x, z) of stay, up, down, left, right
 _STEP_COST = 0.01
 _MAX_STEP = 100
-_LARGEST_GRID = 20  # cells; in larger ones the bars of the goals are thinner than a pixel of the camera
+_LARGEST_GRID = 64  # cells; those of larger ones are smaller than a pixel of the camera
 _HALF_BAR = 0.1  # cells; goals and agent are made of bars that are one cell long
 
 _HEIGHT, _WIDTH = 64, 84  # pixels of the camera
@@ -29,11 +29,11 @@ _AGENT_COLOR = (62, 195, 255)
 _GOAL_COLORS = {_PLUS: (140, 238, 151), _EX: (238, 92, 75)}
 
 
-class _Camera:
+class Camera:
     """Looks straight down at a grid of `size` × `size` cells, which fills the picture's height between two side walls.
 
     A pixel shows what lies below its middle. What a thing covers is a table of pixels, one row for each cell that it
-    may stand on.
+    may stand on; short rows are filled up with a spare pixel behind the picture.
     """
 
     def __init__(self, size: int) -> None:
@@ -44,7 +44,7 @@ class _Camera:
         column, row = np.floor(x).astype(int), np.floor(z).astype(int)
         inside = (column >= 0) & (column < size)
         cell = np.where(inside, column * size + row[:, np.newaxis], -1)
-        self._empty = np.where(cell[..., np.newaxis] < 0, _WALL_COLOR, _FLOOR_COLOR).astype(np.uint8).reshape(-1, 3)
+        self._empty = np.where(np.append(cell, -1)[:, np.newaxis] < 0, _WALL_COLOR, _FLOOR_COLOR).astype(np.uint8)
 
         u, v = np.meshgrid(x - column - 0.5, z - row - 0.5)  # from the middle of the cell
         p, q = np.abs(u + v) / np.sqrt(2), np.abs(u - v) / np.sqrt(2)
@@ -66,20 +66,19 @@ class _Camera:
             grid, cell = np.nonzero(goals == goal)
             pictures[grid[:, np.newaxis], pixels[cell]] = _GOAL_COLORS[goal]
         pictures[np.arange(k)[:, np.newaxis], self._agent[agents]] = _AGENT_COLOR
-        return pictures.reshape(k, _HEIGHT, _WIDTH, 3)
+        return pictures[:, :-1].reshape(k, _HEIGHT, _WIDTH, 3)
 
 
 def _covered_pixels(covered: Array, cell: Array) -> Array:
-    """The pixels in which `covered` is true, one row for each cell; short rows repeat their first pixel."""
+    """The pixels in which `covered` is true, one row for each cell."""
     pixels = [np.flatnonzero(covered & (cell == each)) for each in range(cell.max() + 1)]
-    table = np.zeros((len(pixels), max(map(len, pixels))), np.int64)
+    table = np.full((len(pixels), max(map(len, pixels))), cell.size)
     for row, covers in zip(table, pixels, strict=True):
-        row[:] = covers[0]
         row[: len(covers)] = covers
     return table
 
 
-_camera = lru_cache(maxsize=_LARGEST_GRID)(_Camera)
+_camera_over = lru_cache(Camera)
 
 
 class GridWorld(Scene):
@@ -139,7 +138,7 @@ class GridWorld(Scene):
         for size in set(self.size[areas].tolist()):
             which = np.flatnonzero(self.size[areas] == size)
             alike = areas[which]
-            pictures[which] = _camera(size).take(self.goals[alike, : size * size], self._cell(alike))
+            pictures[which] = _camera_over(size).take(self.goals[alike, : size * size], self._cell(alike))
         channels_first: Array = pictures.transpose(0, 3, 1, 2)
         return channels_first
 
