@@ -1,5 +1,6 @@
-"""A player of two scenes. In `Pairs`, an area has two agents. In `Arena`, agents differ, come late and go early: there
-are two strikers in each of two teams and up to two keepers.
+"""A player of three scenes. In `Pairs`, an area has two agents. In `Camera`, one agent looks through a camera that is
+blank without graphics, and reads which display the player draws on. In `Arena`, agents differ, come late and go early:
+there are two strikers in each of two teams and up to two keepers.
 
 A game in the arena is 8 ticks, each with a decision of everyone present. In tick 3 the first striker of team 0 leaves,
 in tick 5 a second keeper comes, in tick 8 everything ends: the episodes of team 1 are cut off, the others finished.
@@ -7,6 +8,7 @@ in tick 5 a second keeper comes, in tick 8 everything ends: the episodes of team
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -16,13 +18,14 @@ from unity_gym.scenes import __main__ as player
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
 from unity_gym.scenes.scene import Scene
-from unity_gym.scenes.sensors import VectorSensor
+from unity_gym.scenes.sensors import ImageSensor, VectorSensor
 from unity_gym.specs import ActionSpec, Array
 
 LEAVES, COMES, ENDS = 3, 5, 8
 BRANCHES = (3, 2)
 FORBIDDEN = 2  # the last choice of the first branch, for the second striker of each team
 GROUP_REWARD = 0.5
+MOST_RECENT, SUM = 1, 2  # how statistics are aggregated
 FIRST, BOTH = np.array([0]), np.array([0, 1])
 
 
@@ -100,6 +103,8 @@ class Arena(Scene):
 
     def after_step(self) -> None:
         self.ticks += 1
+        self.academy.communicator.add_statistic("arena/tick", self.ticks, MOST_RECENT)
+        self.academy.communicator.add_statistic("arena/ticks", 1, SUM)
         if self.ticks == LEAVES:
             self.strikers[0].disable(FIRST)
         elif self.ticks == COMES:
@@ -133,6 +138,38 @@ class Pairs(Scene):
         return np.zeros((2, 2, 3), np.uint8)
 
 
+class Camera(Scene):
+    """One agent, for whom nothing ever happens."""
+
+    default_areas = 1
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        number = float(os.environ.get("DISPLAY", ":-1").partition(":")[2].partition(".")[0])
+        self.agents = Agents(
+            academy,
+            1,
+            "Watcher",
+            [
+                ImageSensor("camera", (3, 4, 4), self._look),
+                VectorSensor("display", 1, lambda rows: np.full((len(rows), 1), number)),
+            ],
+            ActionSpec(1, ()),
+            act=lambda _: None,
+            begin_episode=lambda _: None,
+            decision_period=1,
+        )
+
+    def _look(self, rows: Array) -> Array:
+        image = np.full((len(rows), 3, 4, 4), 205, np.uint8)
+        if "-nographics" not in sys.argv:
+            image[:, :, 1] = 7
+        return image
+
+    def render(self, area: int) -> Array:  # noqa: ARG002
+        return np.zeros((2, 2, 3), np.uint8)
+
+
 def launcher(folder: Path, scene: str = "Arena") -> str:
     """The path of an executable, written into `folder`, that plays the scene."""
     path = folder / f"{scene}.sh"
@@ -142,5 +179,5 @@ def launcher(folder: Path, scene: str = "Arena") -> str:
 
 
 if __name__ == "__main__":
-    player.scene_class = {"Arena": Arena, "Pairs": Pairs}.__getitem__
+    player.scene_class = {"Arena": Arena, "Camera": Camera, "Pairs": Pairs}.__getitem__
     sys.exit(player.main(sys.argv[1:]))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from unity_gym.envs.parallel import UnityParallelEnv
 
-SCENES = ("3DBall", "Basic", "GridWorld", "Match3", "Match3Vector", "Match3Visual")
+SCENES = ("3DBall", "3DBallHard", "Basic", "GridWorld", "Match3", "Match3Vector", "Match3Visual")
 """The scenes of the embedded player; each is the id `Unity-<Scene>-v0`."""
 
 

@@ -35,7 +35,8 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
     int8 (sum of the branch sizes,), 1 = allowed, and `action_space(agent).sample(mask)` takes this mask, also where
     actions are `MultiDiscrete` or `Dict(continuous, discrete)`. Of an agent that ended, it allows everything.
 
-    A reward is the agent's own plus its group's. An info holds `action_mask` and, in behaviors with groups,
+    A reward is the agent's own plus its group's. An info holds `stats` (the scene's statistics by
+    name, where it sent some with this step), `action_mask` and, in behaviors with groups,
     `group_reward`.
 
     :param behavior: the one behavior to control, with or without its "?team=…"; the agents of the others do what zeros
@@ -153,6 +154,9 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         observations, rewards, terminations, truncations, infos = (
             dict(zip(names, column, strict=True)) for column in columns
         )
+        if stats := self._pool.take_stats():
+            for info in infos.values():
+                info["stats"] = stats
         return observations, rewards, terminations, truncations, infos
 
     def render(self) -> None:

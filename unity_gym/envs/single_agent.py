@@ -22,7 +22,8 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
     `reset()` goes on with it. In mid-episode, or with a seed or options, `reset` sends RESET.
 
     `info["action_mask"]` is bool (sum of the branch sizes,), True = allowed, where the behavior has discrete actions;
-    `info["group_reward"]` is the group's reward, where the agent has a group.
+    `info["group_reward"]` is the group's reward, where the agent has a group; `info["stats"]` maps the names of the
+    statistics that the scene sent with this step to numbers, see `PlayerPool.take_stats`.
 
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
     :param behavior: the behavior to control, where the scene has several
@@ -130,6 +131,8 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             info["action_mask"] = self.action_masks()
         if self._table.group_id[0]:
             info["group_reward"] = float(self._table.group_reward[0])
+        if stats := self._pool.take_stats():
+            info["stats"] = stats
         return info
 
     def action_masks(self) -> Array:
