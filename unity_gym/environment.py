@@ -137,15 +137,16 @@ class UnityEnvironment:
             self._shut(f"the launch failed: {error}")
             raise
 
-    @staticmethod
-    def _check_version(communication_version: str, package_version: str) -> None:
+    def _check_version(self, communication_version: str, package_version: str) -> None:
         ours = encode.COMMUNICATION_VERSION
         if communication_version.partition(".")[0] != ours.partition(".")[0]:
-            raise ProtocolError(
+            error = ProtocolError(
                 f"the player speaks communication version {communication_version or 'unknown'} (ML-Agents package "
                 f"{package_version or 'unknown'}); this package speaks {ours}: build the player with a package whose "
                 "communication version is 1.x (1.0.0 or newer)"
             )
+            self._fail(error)
+            raise error
 
     def _receive(self) -> Any:
         """Wait for the player's next message; on any failure end the player.

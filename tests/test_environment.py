@@ -1,0 +1,546 @@
+"""`UnityEnvironment`: what a script sees, what the player gets, and how each failure ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from editor import Editor
+from replies import Agent, Sensor
+from rogue_player import BEHAVIOR, launcher
+
+from unity_gym.environment import UnityEnvironment
+from unity_gym.errors import (
+    ActionError,
+    NotReadyError,
+    PlayerError,
+    PlayerTimeoutError,
+    ProtocolError,
+    UnityGymError,
+    UnknownNameError,
+)
+from unity_gym.side_channels import FloatPropertiesChannel, RawBytesChannel
+from unity_gym.specs import ActionSpec, ActionTuple, DecisionStep, TerminalStep
+from unity_gym.wire.messages import RESET, STEP, ListAgentAction, UnityMessage
+
+POSIX = pytest.mark.skipif(os.name != "posix", reason="the player is a shell script")
+MINE, THEIRS = "Mine?team=0", "Theirs?team=1"
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert not left, f"still there: {left}"
+
+
+def rogue(folder: Path, fault: str = "none", **options: Any) -> UnityEnvironment:
+    return UnityEnvironment(launcher(folder, fault), **{"timeout_wait": 20, **options})
+
+
+# --- Failures ---------------------------------------------------------------------------------------------------------
+
+
+def assert_closed(env: UnityEnvironment, why: str) -> None:
+    """Every call says that the environment is closed, and why; closing it again is no error."""
+    for call in (env.reset, env.step, lambda: env.get_steps(BEHAVIOR)):
+        with pytest.raises(NotReadyError, match=rf"(?s)is closed \(.*{why}.*make a new one"):
+            call()
+    env.close()
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("fault", "timeout", "error", "message"),
+    [
+        ("exit-at-start", 20, PlayerError, "exit code 3.*something is wrong with my start"),
+        ("never-dial", 1, PlayerTimeoutError, "sent nothing for 1 s.*rogue player: never-dial"),
+        ("version-2", 20, ProtocolError, r"version 2\.0\.0.*package 4\.0\.0.*speaks 1\.5\.0.*rogue player: version-2"),
+    ],
+)
+def test_a_launch_that_fails_says_why(
+    tmp_path: Path, fault: str, timeout: float, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match="(?s)" + message) as raised:
+        rogue(tmp_path, fault, timeout_wait=timeout)
+    assert fault + ".sh" in str(raised.value), "the error names the player"
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("fault", "timeout", "error", "message"),
+    [
+        ("no-behavior", 1, PlayerTimeoutError, "announces no behavior.*needs an active agent"),
+        ("no-agents", 1, PlayerTimeoutError, r"announces \['Rogue\?team=0'\].*needs an active agent"),
+    ],
+)
+def test_a_reset_that_fails_says_why_and_closes(
+    tmp_path: Path, fault: str, timeout: float, error: type[Exception], message: str
+) -> None:
+    with rogue(tmp_path, fault, timeout_wait=timeout) as env:
+        with pytest.raises(error, match="(?s)" + message) as raised:
+            env.reset()
+        assert fault + ".sh" in str(raised.value)
+        assert_closed(env, message)
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("fault", "timeout", "error", "message"),
+    [
+        ("die-in-step", 20, PlayerError, "killed by SIGKILL.*rogue player: about to die"),
+        ("hang-in-step", 3, PlayerTimeoutError, "sent nothing for 3 s.*rogue player: hang-in-step"),
+        ("quit-in-step", 20, ProtocolError, "quit by itself.*rogue player: quit-in-step"),
+        (
+            "nan-observation",
+            20,
+            ProtocolError,
+            r"'Rogue\?team=0', agent 1: sensor 0 \('VectorSensor_size3'\) holds NaN.*rogue player: nan-observation",
+        ),
+        ("nan-reward", 20, ProtocolError, r"'Rogue\?team=0', agent 1: the reward holds NaN.*rogue player: nan-reward"),
+        ("garbage", 20, ProtocolError, "64 bytes that are no complete ML-Agents message.*rogue player: garbage"),
+        ("truncated", 20, ProtocolError, "no complete ML-Agents message.*rogue player: truncated"),
+    ],
+)
+def test_a_step_that_fails_says_why_and_closes(
+    tmp_path: Path, fault: str, timeout: float, error: type[Exception], message: str
+) -> None:
+    with rogue(tmp_path, fault, timeout_wait=timeout) as env:
+        env.reset()
+        with pytest.raises(error, match="(?s)" + message) as raised:
+            env.step()
+        assert fault + ".sh" in str(raised.value)
+        assert_closed(env, message)
+
+
+@POSIX
+def test_a_player_that_dies_before_the_reset_is_an_error_of_the_reset(tmp_path: Path) -> None:
+    with rogue(tmp_path, "die-in-handshake") as env:
+        assert env._player is not None
+        process = psutil.Process(env._player.pid)
+        while process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.02)
+        with pytest.raises(PlayerError, match=r"(?s)die-in-handshake\.sh.*killed by SIGKILL"):
+            env.reset()
+        assert_closed(env, "killed by SIGKILL")
+
+
+@POSIX
+def test_a_player_that_is_killed_between_steps_is_an_error_of_the_next(tmp_path: Path) -> None:
+    with rogue(tmp_path) as env:
+        env.reset()
+        assert env._player is not None
+        os.kill(env._player.pid, signal.SIGKILL)
+        with pytest.raises(PlayerError, match="SIGKILL"):
+            env.step()
+        assert_closed(env, "SIGKILL")
+
+
+@POSIX
+def test_a_port_that_is_taken_is_an_error_with_the_port(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PlayerError, match=f"(?s){port}.*taken.*worker_id or base_port"):
+            rogue(tmp_path, base_port=port - 1, worker_id=1)
+
+
+@POSIX
+def test_a_file_that_cannot_be_launched_is_an_error_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(PlayerError, match=r"missing\.x86_64"):
+        UnityEnvironment(tmp_path / "missing")
+    path = Path(launcher(tmp_path))
+    path.chmod(0o644)
+    with pytest.raises(PlayerError, match=r"not executable.*chmod \+x"):
+        UnityEnvironment(path)
+    with pytest.raises(PlayerError, match="is a folder"):
+        UnityEnvironment(tmp_path)
+
+
+@POSIX
+def test_an_exception_in_the_users_loop_ends_the_player(tmp_path: Path) -> None:
+    def loop() -> None:
+        with env:
+            env.reset()
+            env.step()
+            raise ZeroDivisionError
+
+    env = rogue(tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        loop()
+    assert_closed(env, r"close\(\) was called")
+
+
+@POSIX
+def test_close_can_be_called_twice(tmp_path: Path) -> None:
+    env = rogue(tmp_path)
+    env.close()
+    env.close()
+    assert_closed(env, r"close\(\) was called")
+
+
+@POSIX
+def test_an_environment_that_nobody_holds_ends_its_player(tmp_path: Path) -> None:
+    env = rogue(tmp_path)
+    env.reset()
+    del env
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"worker_id": 1}, UnityGymError, "worker_id=1"),
+        ({"visual_dtype": "float64"}, UnknownNameError, "'float32' or 'uint8', not 'float64'"),
+        ({"uncompressed_layout": "CWH"}, UnknownNameError, "'auto', 'CHW' or 'HWC', not 'CWH'"),
+        ({"num_areas": 0}, UnityGymError, "num_areas is at least 1; got 0"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_at_once(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        UnityEnvironment(**options)
+
+
+@POSIX
+def test_calls_in_the_wrong_order_and_unknown_names_leave_it_usable(tmp_path: Path) -> None:
+    with rogue(tmp_path) as env:
+        assert env.behavior_specs == {}
+        for call in (env.step, lambda: env.get_steps(BEHAVIOR), lambda: env.set_actions(BEHAVIOR, ActionTuple())):
+            with pytest.raises(NotReadyError, match=r"reset\(\)"):
+                call()
+        env.reset()
+        with pytest.raises(UnknownNameError, match=r"no behavior 'Rogue' .*\['Rogue\?team=0'\]"):
+            env.get_steps("Rogue")
+        with pytest.raises(UnknownNameError, match="no behavior 'Rogue'"):
+            env.set_actions("Rogue", ActionTuple(np.zeros((1, 1))))
+        env.step()
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (ActionTuple(np.zeros((2, 1))), r"1 agents .* shape \(1, 1\); got \(2, 1\)"),
+        (ActionTuple(np.zeros((1, 2))), r"got \(1, 2\)"),
+        (ActionTuple(), r"got \(0, 0\)"),
+        (ActionTuple(discrete=np.zeros((1, 1), int)), r"continuous actions .* got \(1, 0\)"),
+        (ActionTuple(np.zeros((1, 1)), np.zeros((1, 1), int)), r"discrete actions .* \(1, 0\); got \(1, 1\)"),
+        (ActionTuple(np.full((1, 1), np.nan)), "NaN"),
+        (np.zeros((1, 1)), "an ActionTuple, not ndarray"),
+    ],
+)
+def test_actions_that_do_not_fit_are_refused_and_leave_it_usable(tmp_path: Path, action: Any, message: str) -> None:
+    with rogue(tmp_path) as env:
+        env.reset()
+        with pytest.raises(ActionError, match=message):
+            env.set_actions(BEHAVIOR, action)
+        with pytest.raises(ActionError, match=message):
+            env.set_action_for_agent(BEHAVIOR, 1, action)
+        env.step()
+
+
+@pytest.mark.parametrize(
+    ("continuous", "discrete", "message"),
+    [
+        ([[1j]], None, "float array.*complex128"),
+        (["left"], None, "float array"),
+        ([0.5], None, r"shape \(1,\)"),
+        (None, [[0.5]], "integer array.*float64"),
+        (None, [0], r"integer array.*shape \(1,\)"),
+    ],
+)
+def test_arrays_that_are_no_actions_are_refused(continuous: Any, discrete: Any, message: str) -> None:
+    with pytest.raises(ActionError, match=message):
+        ActionTuple(continuous, discrete)
+
+
+@pytest.mark.parametrize("choice", [-1, 3])
+def test_choices_outside_their_branch_are_refused(choice: int) -> None:
+    with pytest.raises(ActionError, match=r"outside its branches \(3,\)"):
+        ActionSpec(0, (3,)).validate(ActionTuple(discrete=np.array([[0], [choice]])), 2, "Ball")
+
+
+# --- A player that the test plays itself ------------------------------------------------------------------------------
+
+
+class Scene:
+    """Two behaviors: in "Mine" agents 3, 5 and 4 decide, in "Theirs", which comes with step 2, agent 9.
+
+    In step 1 agent 5 ends, and in step 3 nobody decides. An observation is the number of the step, counted over resets,
+    and the agent's id.
+    """
+
+    def __init__(self) -> None:
+        self.step = -1
+
+    def __call__(self, _: Any) -> Any:
+        self.step += 1
+        output = UnityMessage().unity_output
+        infos = output.rl_output.agent_infos
+        if self.step == 0:
+            mine = output.rl_initialization_output.brain_parameters.add(brain_name=MINE)
+            mine.action_spec.num_continuous_actions = 1
+            mine.action_spec.num_discrete_actions = 2
+            mine.action_spec.discrete_branch_sizes.extend([3, 300])
+            theirs = output.rl_initialization_output.brain_parameters.add(brain_name=THEIRS)
+            theirs.action_spec.num_continuous_actions = 2
+        if self.step != 3:
+            infos[MINE].value.extend(self.agent(number).message() for number in (3, 5, 4))
+            if self.step == 1:
+                infos[MINE].value.add().CopyFrom(self.agent(5, done=True, interrupted=True).message())
+            if self.step >= 2:
+                infos[THEIRS].value.add().CopyFrom(self.agent(9).message())
+        return output
+
+    def agent(self, number: int, **ending: bool) -> Agent:
+        return Agent(number, [Sensor(np.array([self.step, number]))], number / 2, number / 4, group=1, **ending)
+
+
+def actions_of(command: Any, behavior: str) -> list[tuple[list[float], bytes]]:
+    encoded = command.unity_input.rl_input.agent_actions[behavior]
+    return [
+        (np.frombuffer(agent.continuous_actions, "<f4").tolist(), agent.discrete_actions)
+        for agent in ListAgentAction.FromString(encoded).value
+    ]
+
+
+@pytest.fixture
+def editor() -> Editor:
+    return Editor(Scene())
+
+
+def test_a_script_written_for_mlagents_envs_runs(editor: Editor) -> None:
+    env = editor.connect(seed=7, num_areas=2)
+    env.reset()
+    assert list(env.behavior_specs) == [MINE]
+    assert env.behavior_specs[MINE].action_spec == ActionSpec(1, (3, 300))
+    decision_steps, terminal_steps = env.get_steps(MINE)
+    assert (len(decision_steps), len(terminal_steps)) == (3, 0)
+    assert list(decision_steps) == [3, 5, 4]
+    assert decision_steps.agent_id_to_index == {3: 0, 5: 1, 4: 2}
+    assert 5 in decision_steps
+    assert 9 not in decision_steps
+    step = decision_steps[5]
+    assert isinstance(step, DecisionStep)
+    assert step.obs[0].tolist() == [0, 5]
+    assert (step.reward, step.agent_id, step.group_id, step.group_reward) == (2.5, 5, 1, 1.25)
+    assert step.action_mask is not None
+    assert [mask.shape for mask in step.action_mask] == [(3,), (300,)]
+    assert dict(decision_steps).keys() == {3, 5, 4}
+    with pytest.raises(KeyError, match=r"agent 9 .*\[3, 5, 4\]"):
+        decision_steps[9]
+    env.set_actions(MINE, env.behavior_specs[MINE].action_spec.random_action(len(decision_steps)))
+    env.step()
+    decision_steps, terminal_steps = env.get_steps(MINE)
+    assert list(terminal_steps) == [5]
+    assert 5 in decision_steps, "an ended agent has begun its next episode in the same message"
+    end = terminal_steps[5]
+    assert isinstance(end, TerminalStep)
+    assert end.interrupted is True
+    assert (end.reward, end.group_reward, end.group_id, end.agent_id) == (2.5, 1.25, 1, 5)
+    env.close()
+    editor.join()
+    first = editor.received[0].unity_input.rl_initialization_input
+    assert (first.seed, first.num_areas) == (7, 2)
+    assert [message.unity_input.rl_input.command for message in editor.received[1:3]] == [RESET, STEP]
+    assert editor.received[-1].header.status == 400
+
+
+def test_a_behavior_that_appears_later_is_there_from_then_on(editor: Editor) -> None:
+    with editor.connect() as env:
+        env.reset()
+        specs = env.behavior_specs
+        for _ in range(2):
+            assert list(specs) == [MINE]
+            env.step()
+        assert list(specs) == [MINE, THEIRS]
+        assert list(env.get_steps(THEIRS)[0]) == [9]
+        env.step()
+        for name in (MINE, THEIRS):
+            assert [len(steps) for steps in env.get_steps(name)] == [0, 0]
+        env.step()
+        assert list(env.get_steps(MINE)[0]) == [3, 5, 4]
+    editor.join()
+    assert not editor.received[5].unity_input.rl_input.agent_actions, "nobody waited for an action"
+
+
+def test_agents_that_got_no_action_do_what_zeros_mean(editor: Editor) -> None:
+    with editor.connect() as env:
+        env.reset()
+        env.step()
+        env.set_action_for_agent(MINE, 4, ActionTuple(np.array([[0.5]]), np.array([[2, 299]])))
+        env.step()
+        env.step()
+    editor.join()
+    _, _, first, second, third, _ = editor.received
+    zeros = actions_of(first, MINE)
+    assert [action[0] for action in zeros] == [[0.0]] * 3
+    assert zeros[0] == zeros[1] == zeros[2]
+    assert actions_of(second, MINE)[:2] == zeros[:2]
+    assert actions_of(second, MINE)[2] == ([0.5], bytes([0x82, 0, 0xAB, 2]))  # varints of two bytes: 2 and 299
+    assert actions_of(third, MINE) == zeros, "an action holds for one step"
+    assert actions_of(third, THEIRS) == [([0.0, 0.0], b"")]
+
+
+def test_an_action_for_one_agent_changes_neither_the_others_nor_the_callers_arrays(editor: Editor) -> None:
+    continuous, discrete = np.full((3, 1), 0.25, np.float32), np.full((3, 2), 1, np.int32)
+    with editor.connect() as env:
+        env.reset()
+        env.set_actions(MINE, ActionTuple(continuous, discrete))
+        env.set_action_for_agent(MINE, 5, ActionTuple(np.array([[-1.0]]), np.array([[0, 1]])))
+        env.step()
+    editor.join()
+    assert [action[0] for action in actions_of(editor.received[2], MINE)] == [[0.25], [-1.0], [0.25]]
+    assert (continuous == 0.25).all()
+    assert (discrete == 1).all()
+
+
+def test_an_action_for_an_agent_that_asks_for_none_is_refused(editor: Editor) -> None:
+    with editor.connect() as env:
+        env.reset()
+        with pytest.raises(ActionError, match=rf"agent 9 .*{MINE[:4]}.*\[3, 5, 4\]"):
+            env.set_action_for_agent(MINE, 9, ActionTuple(np.zeros((1, 1)), np.zeros((1, 2), int)))
+
+
+def test_players_without_hybrid_actions_get_the_deprecated_field() -> None:
+    def answer(_: Any) -> Any:
+        output = UnityMessage().unity_output
+        output.rl_initialization_output.brain_parameters.add(
+            brain_name=MINE, vector_action_size_deprecated=[3, 2], vector_action_space_type_deprecated=0
+        )
+        output.rl_output.agent_infos[MINE].value.add().CopyFrom(Agent(1, [Sensor(np.zeros(2))]).message())
+        return output
+
+    editor = Editor(answer, hybrid_actions=False)
+    with editor.connect() as env:
+        env.reset()
+        assert env.behavior_specs[MINE].action_spec == ActionSpec(0, (3, 2))
+        env.set_actions(MINE, ActionTuple(discrete=np.array([[2, 1]])))
+        env.step()
+    editor.join()
+    (agent,) = ListAgentAction.FromString(editor.received[2].unity_input.rl_input.agent_actions[MINE]).value
+    assert np.frombuffer(agent.vector_actions_deprecated, "<f4").tolist() == [2, 1]
+
+
+def test_side_channels_ride_along_both_ways() -> None:
+    echo, properties = RawBytesChannel(uuid.uuid4()), FloatPropertiesChannel()
+    scene = Scene()
+
+    def answer(command: Any) -> Any:
+        output = scene(command)
+        output.rl_output.side_channel = command.unity_input.rl_input.side_channel
+        return output
+
+    editor = Editor(answer)
+    with editor.connect(side_channels=[echo, properties]) as env:
+        echo.send_raw_data(b"with the reset")
+        env.reset()
+        assert echo.get_and_clear_received_messages() == [b"with the reset"]
+        echo.send_raw_data(b"with the step")
+        properties.set_property("speed", 2.0)
+        env.step()
+        assert echo.get_and_clear_received_messages() == [b"with the step"]
+        env.step()
+        assert echo.get_and_clear_received_messages() == []
+        assert properties.get_property("speed") == 2.0
+
+
+def test_agents_of_a_behavior_that_was_never_announced_are_an_error() -> None:
+    def answer(_: Any) -> Any:
+        output = UnityMessage().unity_output
+        output.rl_output.agent_infos[THEIRS].value.add(id=1)
+        return output
+
+    with Editor(answer).connect() as env, pytest.raises(ProtocolError, match=r"\['Theirs\?team=1'\].*announced"):
+        env.reset()
+
+
+def test_images_are_given_in_the_wanted_dtype_and_layout() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (3, 4, 5))
+
+    def answer(_: Any) -> Any:
+        output = UnityMessage().unity_output
+        output.rl_initialization_output.brain_parameters.add(brain_name=MINE).action_spec.num_continuous_actions = 1
+        agent = Agent(1, [Sensor(picture / 255, "eye", (1, 2, 2))])
+        output.rl_output.agent_infos[MINE].value.add().CopyFrom(agent.message())
+        return output
+
+    for dtype, unit in (("uint8", 1), ("float32", 255)):
+        with Editor(answer).connect(visual_dtype=dtype, uncompressed_layout="CHW") as env:
+            env.reset()
+            (column,) = env.get_steps(MINE)[0].obs
+            assert column.dtype == dtype
+            np.testing.assert_allclose(column[0] * unit, picture, atol=1e-3)
+    with Editor(answer).connect() as env:
+        env.reset()
+        scrambled = env.get_steps(MINE)[0].obs[0][0] * 255
+        np.testing.assert_allclose(scrambled, picture.reshape(4, 5, 3).transpose(2, 0, 1), atol=1e-3)
+
+
+def test_ctrl_c_in_a_step_leaves_an_environment_that_reset_revives() -> None:
+    scene, go_on = Scene(), threading.Event()
+
+    def answer(command: Any) -> Any:
+        if scene.step == 1:
+            threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+            assert go_on.wait(20)
+        return scene(command)
+
+    editor = Editor(answer)
+    with editor.connect() as env:
+        env.reset()
+        env.step()
+        with pytest.raises(KeyboardInterrupt):
+            env.step()
+        with pytest.raises(NotReadyError, match=r"interrupted.*reset\(\)"):
+            env.step()
+        go_on.set()
+        env.reset()
+        assert scene.step == 3
+        assert len(env.get_steps(MINE)[0]) == 0
+        env.step()
+        assert env.get_steps(MINE)[0].obs[0][0].tolist() == [4, 3]
+    editor.join()
+    commands = [message.unity_input.rl_input.command for message in editor.received[1:-1]]
+    assert commands == [RESET, STEP, STEP, RESET, STEP]
+
+
+# --- Seeds ------------------------------------------------------------------------------------------------------------
+
+
+@POSIX
+def test_a_new_seed_launches_a_build_again_that_does_not_know_our_channel(tmp_path: Path) -> None:
+    with rogue(tmp_path, seed=3) as env:
+        env.reset(seed=3)
+        assert env._player is not None
+        first = env._player.pid
+        env.reset()
+        env.step()
+        assert env._player.pid == first
+        env.reset(seed=4)
+        assert env._player.pid != first
+        assert env.seed == 4
+        assert env.get_steps(BEHAVIOR)[0].obs[0][0, 0] == 0
+        env.step()
+        assert env.get_steps(BEHAVIOR)[0].obs[0][0, 0] == 1
+
+
+def test_an_editor_cannot_be_given_a_new_seed(editor: Editor) -> None:
+    with editor.connect(seed=3) as env:
+        env.reset(seed=3)
+        with pytest.raises(UnityGymError, match=r"seed 4.*seed=4"):
+            env.reset(seed=4)
+        env.step()
