@@ -1,0 +1,171 @@
+"""`NetworkBody`: what the sensors of a behavior send → features. The trunk of actors, critics and reward signals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from sb3_ext.networks.conditioning import GoalConditionedLayer
+from sb3_ext.networks.encoders import visual_encoder
+from sb3_ext.networks.entities import WIDTH, EntityAttention
+from sb3_ext.networks.layers import swish_layers
+from sb3_ext.networks.memory import Memory
+from sb3_ext.networks.normalization import RunningNormalization
+from unity_gym.errors import UnityGymError, UnknownNameError
+from unity_gym.specs import BehaviorSpec, DimensionProperty, ObservationType
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """The size and kind of a network, under Unity's names.
+
+    :param hidden_units: width of the layers and of every visual encoding
+    :param num_layers: dense layers after the encodings
+    :param normalize: normalise vector observations by their running statistics
+    :param vis_encode_type: see `visual_encoder`
+    :param goal_conditioning_type: "hyper" lets goal observations write the last layer's weights, "none" treats them as
+        any other
+    :param memory_size: numbers of LSTM memory, even; 0 for none
+    :param sequence_length: decisions through which the memory is trained
+    :raises UnityGymError: a size that is no size
+    :raises UnknownNameError: another kind of goal conditioning
+    """
+
+    hidden_units: int = 128
+    num_layers: int = 2
+    normalize: bool = False
+    vis_encode_type: str = "simple"
+    goal_conditioning_type: str = "hyper"
+    memory_size: int = 0
+    sequence_length: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_units", "num_layers", "sequence_length"):
+            if getattr(self, name) < 1:
+                raise UnityGymError(f"{name} is at least 1; got {getattr(self, name)}")
+        if self.memory_size < 0 or self.memory_size % 2:
+            raise UnityGymError(f"memory_size is even, or 0 for no memory; got {self.memory_size}")
+        if self.goal_conditioning_type not in ("hyper", "none"):
+            raise UnknownNameError(f"goal_conditioning_type is 'hyper' or 'none', not {self.goal_conditioning_type!r}")
+
+
+class NetworkBody(nn.Module):
+    """Sensor columns → features: encoders, attention over entities, dense layers, goal conditioning, memory.
+
+    Vector sensors are concatenated (and normalised), each image has an encoder of its own, sensors with a varying
+    number of entities are attended to. `features` is the width of the result.
+
+    :param spec: what the agents observe and do
+    :param settings: size and kind
+    :param normalization: statistics to share with another body of the same behavior
+    :raises UnityGymError: a sensor that no encoder takes
+    """
+
+    def __init__(
+        self, spec: BehaviorSpec, settings: NetworkSettings, normalization: RunningNormalization | None = None
+    ) -> None:
+        super().__init__()
+        self.settings = settings
+        sensors = spec.observation_specs
+        self._vectors = [index for index, sensor in enumerate(sensors) if len(sensor.shape) == 1]
+        self._images = [index for index, sensor in enumerate(sensors) if sensor.is_visual]
+        self._entities = [index for index, sensor in enumerate(sensors) if len(sensor.shape) == 2]
+        width = settings.hidden_units
+        vector_size = sum(sensors[index].shape[0] for index in self._vectors)
+        self.normalization = None
+        if settings.normalize and vector_size:
+            self.normalization = normalization or RunningNormalization(vector_size)
+        self.encoders = nn.ModuleList(
+            visual_encoder(settings.vis_encode_type, sensors[index].shape, width)  # type: ignore[arg-type]
+            for index in self._images
+        )
+        size = vector_size + width * len(self._images)
+        for index in self._entities:
+            if not sensors[index].dimension_property[0] & DimensionProperty.VARIABLE_SIZE:
+                raise UnityGymError(
+                    f"sensor {sensors[index].name!r} sends {sensors[index].shape} numbers in a form that no network "
+                    "takes: a sensor is a vector, an image C×H×W, or a list of entities of variable length"
+                )
+        goals = [
+            index for index, sensor in enumerate(sensors) if sensor.observation_type is ObservationType.GOAL_SIGNAL
+        ]
+        if set(goals) & set(self._entities):
+            raise UnityGymError("a goal cannot be a list of entities of variable length: use a vector or an image")
+        self.attention = None
+        if self._entities:
+            self.attention = EntityAttention(size, [sensors[index].shape[1] for index in self._entities])
+            size += WIDTH
+        conditioned = bool(goals) and settings.goal_conditioning_type == "hyper"
+        self.layers = swish_layers(size, width, settings.num_layers - conditioned)
+        self.goal_layer = None
+        if conditioned:
+            self._goal_columns = self._find_goals(spec, goals)
+            inputs = width if settings.num_layers > 1 else size
+            self.goal_layer = GoalConditionedLayer(inputs, width, len(self._goal_columns))
+        self.memory = Memory(width, settings.memory_size) if settings.memory_size else None
+        self.features = settings.memory_size // 2 or width
+
+    def _find_goals(self, spec: BehaviorSpec, goals: Sequence[int]) -> list[int]:
+        """Which of the encoded numbers tell the goal."""
+        columns: list[int] = []
+        start = 0
+        for index in self._vectors + self._images:
+            sensor = spec.observation_specs[index]
+            size = self.settings.hidden_units if sensor.is_visual else sensor.shape[0]
+            if index in goals:
+                columns += range(start, start + size)
+            start += size
+        return columns
+
+    def forward(
+        self, observations: Sequence[torch.Tensor], memory: torch.Tensor | None = None, length: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Features of n rows, which are sequences of `length` rows where there is memory.
+
+        :param observations: one (n, *shape) a sensor; images as uint8 0…255 or float 0…1
+        :param memory: (n / length, memory_size), before the first row of each sequence; None without memory
+        :return: (n, features), and the memory after the last row of each sequence
+        """
+        x = self._encode(observations)
+        goal = x[:, self._goal_columns] if self.goal_layer is not None else None
+        x = self.layers(x)
+        if self.goal_layer is not None:
+            x = self.goal_layer(x, goal)
+        if self.memory is None:
+            return x, None
+        x, memory = self.memory(x, memory, length)
+        return x, memory
+
+    def _encode(self, observations: Sequence[torch.Tensor]) -> torch.Tensor:
+        parts: list[torch.Tensor] = []
+        if self._vectors:
+            vector = self._vector(observations)
+            parts.append(vector if self.normalization is None else self.normalization(vector))
+        for encoder, index in zip(self.encoders, self._images, strict=True):
+            parts.append(encoder(self._image(observations[index])))
+        if not parts:
+            parts.append(observations[0].new_zeros((len(observations[0]), 0), dtype=self._dtype))
+        fixed = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        if self.attention is None:
+            return fixed
+        attended = self.attention(fixed, [observations[index].to(self._dtype) for index in self._entities])
+        return torch.cat([fixed, attended], 1)
+
+    def _vector(self, observations: Sequence[torch.Tensor]) -> torch.Tensor:
+        columns = [observations[index] for index in self._vectors]
+        return (columns[0] if len(columns) == 1 else torch.cat(columns, 1)).to(self._dtype)
+
+    def _image(self, column: torch.Tensor) -> torch.Tensor:
+        return column.to(self._dtype) / 255 if column.dtype == torch.uint8 else column.to(self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
+        """Add (n, *shape) a sensor to the running statistics, where there are any."""
+        if self.normalization is not None:
+            self.normalization.update(self._vector(observations))

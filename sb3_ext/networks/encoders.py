@@ -1,0 +1,72 @@
+"""Encoders of one visual sensor: C×H×W → a vector, with the layers and sizes of Unity's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from sb3_ext.networks.layers import kaiming, linear
+from unity_gym.errors import UnityGymError, UnknownNameError
+
+Convolution = tuple[int, int, int]  # channels, kernel side, stride
+
+_CONVOLUTIONS: dict[str, Sequence[Convolution]] = {
+    "fully_connected": (),
+    "match3": ((35, 3, 1), (144, 3, 1)),
+    "simple": ((16, 8, 4), (32, 4, 2)),
+    "nature_cnn": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+}
+_SMALLEST_SIDE = {"fully_connected": 1, "match3": 5, "resnet": 15, "simple": 20, "nature_cnn": 36}
+
+
+def visual_encoder(kind: str, shape: tuple[int, int, int], features: int) -> nn.Module:
+    """The encoder of images (n, C, H, W) in 0…1 → (n, features).
+
+    :param kind: "simple", "nature_cnn" (Mnih et al. 2015), "resnet" (Espeholt et al. 2018), "match3" or
+        "fully_connected"
+    :raises UnknownNameError: another kind
+    :raises UnityGymError: the image is too small for it
+    """
+    if kind not in _SMALLEST_SIDE:
+        raise UnknownNameError(f"no visual encoder {kind!r}; there are {sorted(_SMALLEST_SIDE)}")
+    if min(shape[1:]) < _SMALLEST_SIDE[kind]:
+        fitting = [name for name, side in _SMALLEST_SIDE.items() if side <= min(shape[1:])]
+        raise UnityGymError(
+            f"the visual encoder {kind!r} needs images of at least {_SMALLEST_SIDE[kind]}×{_SMALLEST_SIDE[kind]}; a "
+            f"sensor sends {shape[1]}×{shape[2]}: make them larger, or set vis_encode_type to one of {fitting}"
+        )
+    body = _resnet(shape[0]) if kind == "resnet" else _convolutions(shape[0], _CONVOLUTIONS[kind])
+    body.append(nn.Flatten())
+    with torch.no_grad():
+        flat = body(torch.zeros(1, *shape)).shape[1]
+    return body.extend([linear(flat, features, kaiming(1.41)), nn.ReLU() if kind == "resnet" else nn.LeakyReLU()])
+
+
+def _convolutions(channels: int, layers: Sequence[Convolution]) -> nn.Sequential:
+    body = nn.Sequential()
+    for width, side, stride in layers:
+        body.extend([nn.Conv2d(channels, width, side, stride), nn.LeakyReLU()])
+        channels = width
+    return body
+
+
+def _resnet(channels: int) -> nn.Sequential:
+    body = nn.Sequential()
+    for width in (16, 32, 32):
+        body.extend([nn.Conv2d(channels, width, 3, padding=1), nn.MaxPool2d(3, 2), _Residual(width), _Residual(width)])
+        channels = width
+    return body.append(nn.SiLU())
+
+
+class _Residual(nn.Module):
+    """x plus two convolutions of it that keep its shape."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        first, second = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.layers = nn.Sequential(nn.SiLU(), first, nn.SiLU(), second)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.layers(x)  # type: ignore[no-any-return]

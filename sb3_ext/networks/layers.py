@@ -1,0 +1,41 @@
+"""Dense layers with the initialisations of Unity's networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+Initialiser = Callable[[torch.Tensor], torch.Tensor]
+
+
+def kaiming(gain: float = 1.0) -> Initialiser:
+    """Normal numbers with standard deviation gain / sqrt(fan-in)."""
+
+    def fill(weight: torch.Tensor) -> torch.Tensor:
+        return nn.init.kaiming_normal_(weight, nonlinearity="linear").mul_(gain)
+
+    return fill
+
+
+def normal(deviation: float) -> Initialiser:
+    """Normal numbers with this standard deviation."""
+    return lambda weight: nn.init.normal_(weight, std=deviation)
+
+
+def linear(inputs: int, outputs: int, weight: Initialiser = nn.init.xavier_uniform_) -> nn.Linear:
+    """A dense layer: `weight` fills the weights, biases are zero."""
+    layer = nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        weight(layer.weight)
+        layer.bias.zero_()
+    return layer
+
+
+def swish_layers(inputs: int, width: int, count: int, weight: Initialiser | None = None) -> nn.Sequential:
+    """`count` times dense layer and swish (x · sigmoid x), from `inputs` to `width` features."""
+    layers: list[nn.Module] = []
+    for index in range(count):
+        layers += [linear(width if index else inputs, width, weight or kaiming()), nn.SiLU()]
+    return nn.Sequential(*layers)

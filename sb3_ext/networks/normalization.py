@@ -1,0 +1,49 @@
+"""Running normalisation of vector observations."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class RunningNormalization(nn.Module):
+    """Shifts and scales by the mean and standard deviation of everything seen so far, and clips to ±5.
+
+    The statistics are exact sums over batches (Chan et al. 1979, the batch form of Welford's recursion) in float64
+    and are saved with the network. As in Unity they start as one observation of mean 0 and variance 1.
+
+    :param size: features
+    """
+
+    count: torch.Tensor
+    mean: torch.Tensor
+    squares: torch.Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.ones((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("squares", torch.ones(size, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise (n, size), in its own dtype."""
+        scale = torch.rsqrt(self.squares / self.count).to(x.dtype)
+        return ((x - self.mean.to(x.dtype)) * scale).clamp(-5, 5)
+
+    @torch.no_grad()
+    def update(self, x: torch.Tensor) -> None:
+        """Add the rows of (n, size) to the statistics."""
+        if not len(x):
+            return
+        x = x.to(torch.float64)
+        mean = x.mean(0)
+        count = self.count + len(x)
+        shift = mean - self.mean
+        self.squares += (x - mean).square().sum(0) + shift.square() * (self.count * len(x) / count)
+        self.mean += shift * (len(x) / count)
+        self.count.copy_(count)
+
+    @property
+    def fresh(self) -> bool:
+        """True until the first update."""
+        return self.count.item() == 1
