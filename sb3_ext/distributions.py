@@ -1,0 +1,148 @@
+"""The distribution of an action of numbers, of choices, or of both, with masks.
+
+An action is one row of columns: first the raw (unbounded) continuous numbers, then the chosen index of each branch.
+Every column has a log-probability of its own: Unity's PPO clips each for itself, Stable-Baselines3's clips their sum.
+"""
+
+from __future__ import annotations
+
+import torch
+from sb3_contrib.common.maskable.distributions import MaskableMultiCategoricalDistribution
+from stable_baselines3.common.distributions import DiagGaussianDistribution, Distribution
+from torch import nn
+
+from sb3_ext.networks.layers import kaiming, linear
+from unity_gym.specs import ActionSpec
+
+CONTINUOUS_LIMIT = 3.0  # raw numbers of ±3 are Unity's ±1
+
+
+class ActionHead(nn.Module):
+    """Features → the parameters of an `ActionDistribution`: means, logarithms of deviations, logits.
+
+    :param features: width of the input
+    :param spec: the action
+    :param log_std_init: first logarithm of the deviations, which depend on no state
+    """
+
+    def __init__(self, features: int, spec: ActionSpec, log_std_init: float = 0.0) -> None:
+        super().__init__()
+        self.mean = linear(features, spec.continuous_size, kaiming(0.2)) if spec.continuous_size else None
+        self.log_std = nn.Parameter(torch.full((spec.continuous_size,), log_std_init))
+        self.logits = linear(features, sum(spec.discrete_branches), kaiming(0.1)) if spec.discrete_size else None
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
+        """(n, features) → means (n, continuous), log deviations (continuous,), logits (n, sum of branches)."""
+        return (
+            None if self.mean is None else self.mean(x),
+            self.log_std,
+            None if self.logits is None else self.logits(x),
+        )
+
+
+class ActionDistribution(Distribution):
+    """A diagonal Gaussian for the continuous numbers and a masked categorical for each branch, independent.
+
+    It stands on SB3's `DiagGaussianDistribution` and sb3-contrib's `MaskableMultiCategoricalDistribution`, and has the
+    methods of an SB3 distribution: `log_prob` and `entropy` sum over the columns. `log_prob_columns` and
+    `entropy_columns` do not, and `unity_entropy` is the entropy that Unity's trainer means.
+
+    :param spec: the action
+    """
+
+    def __init__(self, spec: ActionSpec) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.spec = spec
+        self._gaussian = DiagGaussianDistribution(spec.continuous_size) if spec.continuous_size else None
+        self._branches = (
+            MaskableMultiCategoricalDistribution(list(spec.discrete_branches)) if spec.discrete_size else None
+        )
+
+    def proba_distribution_net(self, features: int, log_std_init: float = 0.0) -> ActionHead:
+        """The layer before this distribution."""
+        return ActionHead(features, self.spec, log_std_init)
+
+    def proba_distribution(
+        self,
+        mean: torch.Tensor | None,
+        log_std: torch.Tensor,
+        logits: torch.Tensor | None,
+        masks: torch.Tensor | None = None,
+    ) -> ActionDistribution:
+        """Set the parameters; they are those that `ActionHead` gives.
+
+        :param masks: bool (n, sum of branches), True = allowed; None allows everything
+        """
+        if self._gaussian is not None and mean is not None:
+            self._gaussian.proba_distribution(mean, log_std)
+        if self._branches is not None and logits is not None:
+            self._branches.proba_distribution(logits)
+            if masks is not None:
+                self._branches.apply_masking(masks)
+        return self
+
+    def log_prob_columns(self, actions: torch.Tensor) -> torch.Tensor:
+        """(n, columns): the logarithm of the density, or of the probability, of each column of `actions`."""
+        size = self.spec.continuous_size
+        columns = []
+        if self._gaussian is not None:
+            columns.append(self._gaussian.distribution.log_prob(actions[:, :size]))  # type: ignore[no-untyped-call]
+        if self._branches is not None:
+            chosen = actions[:, size:].unbind(1)
+            columns.extend(
+                branch.log_prob(choice).unsqueeze(1)  # type: ignore[no-untyped-call]
+                for branch, choice in zip(self._branches.distributions, chosen, strict=True)
+            )
+        return torch.cat(columns, 1)
+
+    def entropy_columns(self) -> torch.Tensor:
+        """(n, columns), in nats."""
+        columns = []
+        if self._gaussian is not None:
+            columns.append(self._gaussian.distribution.entropy())  # type: ignore[no-untyped-call]
+        if self._branches is not None:
+            columns.extend(branch.entropy().unsqueeze(1) for branch in self._branches.distributions)
+        return torch.cat(columns, 1)
+
+    def log_prob(self, actions: torch.Tensor) -> torch.Tensor:
+        """(n,): of the whole action."""
+        return self.log_prob_columns(actions).sum(1)
+
+    def entropy(self) -> torch.Tensor:
+        """(n,): of the whole action."""
+        return self.entropy_columns().sum(1)
+
+    def unity_entropy(self) -> torch.Tensor:
+        """(n,): the mean over the continuous columns plus the sum over the branches."""
+        continuous, discrete = self.entropy_columns().tensor_split([self.spec.continuous_size], dim=1)
+        return continuous.mean(1) + discrete.sum(1) if self._gaussian is not None else discrete.sum(1)
+
+    def sample(self) -> torch.Tensor:
+        """(n, columns): a raw action."""
+        return self._columns(
+            None if self._gaussian is None else self._gaussian.sample(),
+            None if self._branches is None else self._branches.sample(),
+        )
+
+    def mode(self) -> torch.Tensor:
+        """(n, columns): the most likely raw action."""
+        return self._columns(
+            None if self._gaussian is None else self._gaussian.distribution.mean,
+            None if self._branches is None else self._branches.mode(),
+        )
+
+    @staticmethod
+    def _columns(continuous: torch.Tensor | None, discrete: torch.Tensor | None) -> torch.Tensor:
+        if continuous is None:
+            assert discrete is not None
+            return discrete.to(torch.float32)
+        return continuous if discrete is None else torch.cat([continuous, discrete.to(continuous.dtype)], 1)
+
+    def actions_from_params(self, *params: torch.Tensor, deterministic: bool = False) -> torch.Tensor:
+        """Set the parameters, and sample or take the mode."""
+        return self.proba_distribution(*params).get_actions(deterministic)
+
+    def log_prob_from_params(self, *params: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Set the parameters, and sample: the action and its log-probability."""
+        actions = self.actions_from_params(*params)
+        return actions, self.log_prob(actions)
