@@ -37,10 +37,9 @@ class Camera:
     """
 
     def __init__(self, size: int) -> None:
-        x = (
-            np.arange(_WIDTH) + 0.5 - _WIDTH / 2
-        ) * size / _HEIGHT + size / 2  # in cells, from the left end of the grid
-        z = (np.arange(_HEIGHT)[::-1] + 0.5) * size / _HEIGHT  # the top row is the farthest
+        # In cells, from the left and the lower end of the grid; the top row is the farthest.
+        x = (np.arange(_WIDTH) + 0.5 - _WIDTH / 2) * size / _HEIGHT + size / 2
+        z = (np.arange(_HEIGHT)[::-1] + 0.5) * size / _HEIGHT
         column, row = np.floor(x).astype(int), np.floor(z).astype(int)
         inside = (column >= 0) & (column < size)
         cell = np.where(inside, column * size + row[:, np.newaxis], -1)

@@ -183,8 +183,8 @@ class Match3(Scene):
     moves, whatever the client says.
 
     An episode's board has 6 to 9 rows and 6 to 8 columns, drawn anew for each. The parameters `minRows` and
-    `minColumns` raise the least numbers: 9 and 8 give the full board of Unity's published results. Unity has these
-    numbers as settings of the board and no such parameters.
+    `minColumns` set the least numbers: 9 and 8 give the full board, on which Unity's published results were got. In
+    Unity these numbers are settings of the board, not parameters.
     """
 
     default_areas = 12
@@ -219,7 +219,7 @@ class Match3(Scene):
         return agents, boards
 
     def _sensor(self, name: str, behavior: str, boards: Array, cells: Array, kinds: int) -> Sensor:
-        """What stands on each cell as one of `kinds` ones; all of them are zero outside the board."""
+        """What stands on each cell, one-hot over its `kinds`; all zeros outside the board."""
         name = f"Match3 Sensor ({name})"
 
         def one_hot(rows: Array) -> Array:
