@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +15,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerOptions, PlayerPool
 from unity_gym.registration import registered_options
-from unity_gym.spaces import ObservationLayout, action_columns, action_space
+from unity_gym.spaces import ObservationLayout, action_columns, action_space, records
+from unity_gym.slots import AgentTable
 from unity_gym.specs import ActionTuple, Array
 
 
@@ -26,16 +26,22 @@ class UnityVecEnv(VecEnv):
     A step ends when every agent with a running episode asks for a decision again. Where an episode ended, the returned
     observation is the first of the next one (same-step reset), and the info holds `terminal_observation`,
     `TimeLimit.truncated` and, as SB3's `Monitor` gives it, `episode` (return `r`, length `l` in decisions, time `t` in
-    seconds). The reward is the agent's own plus its group's. `env_method("action_masks")` gives the masks, True =
+    seconds). The reward is the agent's own plus its group's. The first info holds `stats` where the scene sent
+    statistics, numbers by name; `StatsCallback` logs them. `env_method("action_masks")` gives the masks, True =
     allowed.
+
+    Agents may come and go while there are rows enough. A row without a living agent returns an old observation (zeros
+    before its first agent), reward 0 and done False, its info holds `alive` False, and its action is ignored.
 
     :param env_id: a registered id, such as "Unity-3DBall-v0" or, with `file_name`, "Unity-v0"
     :param n_players: how many players to launch
+    :param num_envs: rows to reserve, as many as agents of all players may live at once; by default one for each agent
+        that lives when the scenes start
     :param behavior: which behavior, where the scene has several
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor)
     :param options: as in `unity_gym.pool.PlayerOptions`
     :raises UnknownNameError: no such id or behavior
-    :raises UnityGymError: the scene has several behaviors and none was named
+    :raises UnityGymError: the scene has several behaviors and none was named, or more agents than `num_envs`
     """
 
     def __init__(
@@ -43,18 +49,21 @@ class UnityVecEnv(VecEnv):
         env_id: str = "Unity-v0",
         n_players: int = 1,
         *,
+        num_envs: int | None = None,
         behavior: str | None = None,
         observations: str = "split",
         **options: Any,
     ) -> None:
         settings = PlayerOptions(**{**registered_options(env_id), **options})
         self.render_mode = None
-        self._pool = PlayerPool(settings, n_players, behavior)
+        self._pool = PlayerPool(settings, n_players, behavior, rows=num_envs or 0)
         try:
             self._pool.reset()
             self.behavior, self._table = self._pool.only_behavior()
             self._layout = ObservationLayout(self._table.spec, observations, settings.visual_dtype)
-            n = len(self._table)
+            self._table.is_fixed = True
+            n = num_envs or len(self._table)
+            self._pool.require_rows(self.behavior, n)
             super().__init__(n, self._layout.space, action_space(self._table.spec.action_spec))
         except BaseException:
             self._pool.close()
@@ -78,6 +87,7 @@ class UnityVecEnv(VecEnv):
         self._reset_seeds()
         self._reset_options()
         self.reset_infos = self._new_infos()
+        self._tell_stats(self.reset_infos)
         return self._layout.select(self._table.observations)  # type: ignore[no-any-return]
 
     def step_async(self, actions: np.ndarray) -> None:
@@ -86,21 +96,53 @@ class UnityVecEnv(VecEnv):
 
     def step_wait(self) -> VecEnvStepReturn:
         """Act, and advance until every agent with a running episode asks for a decision."""
+        rewards, dones, infos = self._advance(self._pool.step, self._actions)
+        return self._layout.select(self._table.observations), rewards, dones, infos
+
+    def exchange(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
+        """One exchange with each player: those rows of `table` act that have `decided`, and nobody is waited for.
+
+        For a learner that keeps rows apart that decide at different times.
+
+        :param actions: of all rows of the table; only those of rows that decide are sent
+        :return: rewards (rows,), ends (rows,) and infos, as `step` gives them
+        """
+        return self._advance(self._pool.exchange, actions)
+
+    @property
+    def table(self) -> AgentTable:
+        """The agents as columns."""
+        return self._table
+
+    @property
+    def layout(self) -> ObservationLayout:
+        """How the sensors are presented as observations."""
+        return self._layout
+
+    def _advance(
+        self, advance: Callable[[Mapping[str, ActionTuple]], None], actions: ActionTuple
+    ) -> tuple[Array, Array, list[dict[str, Any]]]:
         table = self._table
         self._untouched = False
-        self._pool.step({self.behavior: self._actions})
+        acting = table.decided.copy()
+        advance({self.behavior: actions})
         self._pool.require_rows(self.behavior, self.num_envs)
         rewards = table.reward + table.group_reward
         dones = table.terminated | table.truncated
         self._returns += rewards
-        self._lengths += 1
+        self._lengths += acting
         infos = self._new_infos()
         if dones.any():
             self._tell_ends(infos, np.flatnonzero(dones))
-        return self._layout.select(table.observations), rewards, dones, infos
+        self._tell_stats(infos)
+        return rewards, dones, infos
+
+    def _tell_stats(self, infos: list[dict[str, Any]]) -> None:
+        if stats := self._pool.take_stats():
+            infos[0]["stats"] = stats
 
     def _new_infos(self) -> list[dict[str, Any]]:
-        return list(map(dict, repeat((), self.num_envs)))
+        return list(records(alive=self._table.alive.tolist()))
 
     def _tell_ends(self, infos: list[dict[str, Any]], rows: Array) -> None:
         """Fill the infos of the rows whose episode ended; only they are looped over."""

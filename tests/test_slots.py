@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_model import Entry, Model
 
 from unity_gym.slots import AgentTable
 from unity_gym.specs import (
@@ -30,19 +30,6 @@ SPEC = BehaviorSpec(
     ],
     ActionSpec(0, (2, 1)),
 )
-
-
-@dataclass
-class Entry:
-    """What one message says of one agent; `seen` stands for its observations."""
-
-    id: int
-    seen: float = 0.0
-    reward: float = 0.0
-    group_reward: float = 0.0
-    group: int = 0
-    interrupted: bool = False
-    forbidden: tuple[bool, bool, bool] = (False, False, False)
 
 
 def observations(entries: Sequence[Entry]) -> list[Array]:
@@ -281,100 +268,52 @@ def test_cut_truncates_the_running_episodes_of_one_player() -> None:
     assert table.reward.tolist() == [0.0, 0.0, 0.0], "reward that survives a RESET comes with a first entry"
 
 
+def test_an_episode_that_began_within_a_step_is_nobodys_until_the_next() -> None:
+    table = new_table(1)
+    tell(table, [Entry(2)])
+    tell(table, [Entry(2, reward=1.0)])
+    tell(table, [Entry(2)], ended=[Entry(2, reward=2.0)])
+    assert table.reward.tolist() == [0.0, 0.0]
+    assert not table.terminated.any()
+    table.begin_step()
+    tell(table, ended=[Entry(2, reward=4.0)])
+    assert table.reward.tolist() == [0.0, 4.0]
+    assert table.terminated.tolist() == [False, True]
+
+
+def test_reserved_rows_wait_for_agents_of_any_group_and_player() -> None:
+    table = AgentTable(SPEC, "uint8", reserved=3)
+    assert len(table) == 3
+    assert table.agent_id.tolist() == table.player.tolist() == [-1, -1, -1]
+    assert not table.alive.any()
+    assert table.action_mask.all()
+    assert tell(table, [Entry(1, group=1), Entry(2, group=1)], player=0) == [0, 1]
+    assert tell(table, [Entry(1)], player=1) == [2]
+    tell(table, ended=[Entry(1, group=1)], player=0)
+    assert tell(table, [Entry(2)], player=1) == [0], "in a fixed table a row is kept for no group and no player"
+    assert tell(table, [Entry(3)], player=1) == [3], "four agents live at once"
+
+
+def test_after_a_restart_agents_get_rows_as_in_a_new_table() -> None:
+    table = new_table(5, 6, 7, group=4)
+    tell(table, ended=[Entry(5, group=4)])
+    tell(table, [Entry(8, seen=8, group=4, forbidden=(True, True, True))])
+    table.begin_step()
+    table.cut(0)
+    table.restart()
+    assert table.truncated.tolist() == [True, True, True]
+    assert table.final_observations[0][0].tolist() == [8, 8]
+    assert not any(column.any() for column in table.observations)
+    assert table.action_mask.all()
+    assert tell(table, [Entry(6, reward=1.0), Entry(5)]) == [0, 1]
+    assert table.reward.tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("ids", [[2**31 - 1, 0, 1], [1000, 10, 100]])
 def test_ids_of_any_size_and_order_are_found_again(ids: list[int]) -> None:
     table = new_table(*ids)
     tell(table, [Entry(number, reward=number) for number in reversed(ids)])
     assert table.reward.tolist() == np.array(ids, np.float32).tolist()
-
-
-@dataclass
-class Row:
-    """One row of the model."""
-
-    player: int
-    id: int = -1
-    group: int = 0
-    seen: float = 0.0
-    final: float = 0.0
-    reward: float = 0.0
-    group_reward: float = 0.0
-    allowed: list[bool] = field(default_factory=list)
-    alive: bool = False
-    decided: bool = False
-    terminated: bool = False
-    truncated: bool = False
-    ended_at: int = 0
-
-    def add(self, entry: Entry) -> None:
-        if not (self.terminated or self.truncated):
-            self.reward += entry.reward
-            self.group_reward += entry.group_reward
-
-    def end(self, seen: float, interrupted: bool, exchange: int) -> None:
-        if not (self.terminated or self.truncated):
-            self.truncated, self.terminated, self.final = interrupted, not interrupted, seen
-        self.alive = self.decided = False
-        self.ended_at = exchange
-
-
-class Model:
-    """The rules of the agent table, one agent at a time."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.exchange = 0
-
-    def begin_step(self) -> None:
-        for row in self.rows:
-            row.reward = row.group_reward = 0.0
-            row.decided = row.terminated = row.truncated = False
-
-    def find(self, player: int, agent: int) -> Row | None:
-        return next((row for row in self.rows if (row.player, row.id) == (player, agent)), None)
-
-    def update(self, decided: Sequence[Entry], ended: Sequence[Entry], player: int) -> list[int]:
-        self.exchange += 1
-        for entry in ended:
-            row = self.find(player, entry.id)
-            if row is not None and row.alive:
-                row.add(entry)
-                row.end(entry.seen, entry.interrupted, self.exchange)
-        found = [self.find(player, entry.id) for entry in decided]
-        taken = [row for row in found if row is not None]
-        for position, entry in enumerate(decided):
-            if found[position] is None:
-                row = self.free(entry, player, taken, decided)
-                if row is not None:
-                    taken.append(row)
-                    found[position] = row
-        for position, entry in enumerate(decided):
-            row = found[position]
-            if row is None:
-                row = Row(player)
-                self.rows.append(row)
-                found[position] = row
-            if row.id != entry.id:
-                row.id, row.alive = entry.id, False
-            if row.alive:
-                row.add(entry)
-            row.seen, row.group, row.alive, row.decided = entry.seen, entry.group, True, True
-            row.allowed = [not forbidden for forbidden in entry.forbidden]
-        return [next(i for i, row in enumerate(self.rows) if row is mine) for mine in found]
-
-    def free(self, entry: Entry, player: int, taken: list[Row], decided: Sequence[Entry]) -> Row | None:
-        mine = [row for row in self.rows if row.player == player]
-        gone = [row for row in mine if not row.alive and not any(row is other for other in taken)]
-        living = {row.group for row in mine if row.alive} | {other.group for other in decided}
-        candidates = [row for row in gone if row.group == entry.group] or [
-            row for row in gone if row.group not in living
-        ]
-        return min(candidates, key=lambda row: row.ended_at >= self.exchange, default=None)
-
-    def cut(self, player: int) -> None:
-        for row in self.rows:
-            if row.alive and row.player == player:
-                row.end(row.seen, True, self.exchange)
 
 
 def assert_equal(table: AgentTable, model: Model) -> None:
@@ -421,15 +360,15 @@ def exchanges(draw: st.DrawFn) -> tuple[int, list[Entry], list[Entry]]:
     return draw(st.integers(0, 1)), entries(), entries()
 
 
-EVENTS = st.lists(st.sampled_from(["step", "cut 0", "cut 1"]) | exchanges() | exchanges(), max_size=14)
+EVENTS = st.lists(st.sampled_from(["step", "cut 0", "cut 1", "restart"]) | exchanges() | exchanges(), max_size=14)
 
 
-@settings(max_examples=150, deadline=None)
-@given(EVENTS)
+@settings(max_examples=300, deadline=None)
+@given(EVENTS, st.sampled_from([0, 0, 3, 6]))
 def test_whatever_comes_the_table_holds_what_a_model_of_single_agents_holds(
-    events: list[str | tuple[int, list[Entry], list[Entry]]],
+    events: list[str | tuple[int, list[Entry], list[Entry]]], reserved: int
 ) -> None:
-    table, model = AgentTable(SPEC, "uint8"), Model()
+    table, model = AgentTable(SPEC, "uint8", reserved), Model(reserved)
     for event in events:
         if isinstance(event, tuple):
             player, decided, ended = event
@@ -438,7 +377,10 @@ def test_whatever_comes_the_table_holds_what_a_model_of_single_agents_holds(
             table.begin_step()
             model.begin_step()
         else:
-            player = int(event[-1])
-            table.cut(player)
-            model.cut(player)
+            for player in (0, 1) if event == "restart" else (int(event[-1]),):
+                table.cut(player)
+                model.cut(player)
+            if event == "restart":
+                table.restart()
+                model.restart()
         assert_equal(table, model)

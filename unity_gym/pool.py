@@ -80,12 +80,18 @@ class PlayerPool:
     :param behavior: the one behavior to have a table for, with or without its "?team=…"; the agents of the others do
         what zeros mean. By default every behavior has a table
     :param areas_to_draw: areas of each player of which it shall send pictures; `rendering` has its channel by number
+    :param rows: to reserve in each table for agents that are still to come
     :raises PlayerError: a player cannot be started
     :raises UnityGymError: several players of an Editor, or side channels of the user's with several players
     """
 
     def __init__(
-        self, options: PlayerOptions, n_players: int = 1, behavior: str | None = None, areas_to_draw: int = 0
+        self,
+        options: PlayerOptions,
+        n_players: int = 1,
+        behavior: str | None = None,
+        areas_to_draw: int = 0,
+        rows: int = 0,
     ) -> None:
         if n_players < 1:
             raise UnityGymError(f"n_players is at least 1; got {n_players}")
@@ -100,7 +106,9 @@ class PlayerPool:
         self.rendering: dict[int, RenderingChannel] = {}
         self._areas_to_draw = areas_to_draw
         self._behavior = behavior
+        self._rows = rows
         self._actions: Mapping[str, ActionTuple] = {}
+        self._acting: dict[str, Array] = {}  # the rows that asked for an action when the step began
         self._deciding: dict[tuple[str, int], Array] = {}  # the rows that wait for an action, in the player's order
         self.players: list[UnityEnvironment] = []
         self._parameters: dict[int, EnvironmentParametersChannel] = {}
@@ -185,6 +193,10 @@ class PlayerPool:
             player.reset(None if seed is None else _int32(seed + worker))
             for table in self.tables.values():
                 table.cut(worker)
+        if seed is not None:
+            for table in self.tables.values():
+                table.restart()
+        for worker in range(len(self.players)):
             self._read(worker)
         self._require_behavior()
         self._exchange_until_ready()
@@ -203,17 +215,31 @@ class PlayerPool:
     def step(self, actions: Mapping[str, ActionTuple], autoreset: bool = True) -> None:
         """Send each row's action and advance until every live row has decided again.
 
-        A row that is asked sooner repeats its action and its rewards are summed; an agent that `actions` does not
-        cover (it came after them) does what zeros mean.
+        A row that is asked sooner repeats its action and its rewards are summed; a row that asked for none when the
+        step began (its agent came later) does what zeros mean.
 
         :param actions: per behavior, the actions of all rows of its table
         :param autoreset: where all agents of a player have ended, go on until one begins its next episode
         """
+        self._begin_step(actions)
+        self._exchange(range(len(self.players)))
+        self._exchange_until_ready(autoreset)
+
+    def exchange(self, actions: Mapping[str, ActionTuple]) -> None:
+        """Send the actions of the rows that ask for one and receive one state from each player, whoever decides in it.
+
+        A learner that can wait for each row by itself uses this; nothing is repeated and nobody is waited for.
+
+        :param actions: per behavior, the actions of all rows of its table; only those of rows that decide are sent
+        """
+        self._begin_step(actions)
+        self._exchange(range(len(self.players)))
+
+    def _begin_step(self, actions: Mapping[str, ActionTuple]) -> None:
+        self._acting = {name: self.tables[name].decided.copy() for name in actions}
         for table in self.tables.values():
             table.begin_step()
         self._actions = actions
-        self._exchange(range(len(self.players)))
-        self._exchange_until_ready(autoreset)
 
     def _exchange_until_ready(self, autoreset: bool = True) -> None:
         while waiting := [worker for worker in range(len(self.players)) if not self._ready(worker, autoreset)]:
@@ -233,7 +259,9 @@ class PlayerPool:
             rows = self._deciding.get((name, worker))
             if rows is None or not len(rows):
                 continue
-            covered = rows < len(action)
+            acting = self._acting[name]
+            covered = rows < len(acting)
+            covered[covered] = acting[rows[covered]]
             if covered.all():
                 chosen = ActionTuple(action.continuous[rows], action.discrete[rows])
             else:
@@ -248,7 +276,7 @@ class PlayerPool:
             if self._behavior is None or self._behavior in (name, name.partition("?")[0]):
                 table = self.tables.get(name)
                 if table is None:
-                    table = self.tables[name] = AgentTable(spec, self.options.visual_dtype)
+                    table = self.tables[name] = AgentTable(spec, self.options.visual_dtype, self._rows)
                 self._deciding[name, worker] = table.update(*player.get_steps(name), worker)
 
     def take_stats(self) -> dict[str, float]:
@@ -283,13 +311,13 @@ class PlayerPool:
     def require_rows(self, behavior: str, rows: int) -> None:
         """Check that a behavior still has this number of rows.
 
-        :raises UnityGymError: it has others
+        :raises UnityGymError: more agents live at once
         """
-        if len(self.tables[behavior]) != rows:
+        needed = len(self.tables[behavior])
+        if needed != rows:
             raise UnityGymError(
-                f"behavior {behavior!r} began with {rows} agents and now needs {len(self.tables[behavior])} rows; this "
-                "environment has a fixed number: let all agents be active when the scene starts, or use "
-                "unity_gym.parallel_env"
+                f"behavior {behavior!r} has {needed} agents at once and this environment {rows} rows: pass "
+                f"num_envs={needed} to reserve a row for each, or use unity_gym.parallel_env"
             )
 
     def _ready(self, worker: int, autoreset: bool = True) -> bool:

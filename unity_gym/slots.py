@@ -22,25 +22,29 @@ class AgentTable:
     A step is `begin_step()` followed by one `update()` an exchange. After it:
 
     - `observations`: one array (rows, *shape) a sensor, what the agent saw at its newest decision
-    - `reward`, `group_reward`: float32 (rows,), summed since `begin_step` and caused by the row's last decision. Reward
-      on the first entry of an episode was caused by no decision and is dropped.
+    - `reward`, `group_reward`: float32 (rows,), summed since `begin_step` and caused by the row's last decision before
+      it. Reward on the first entry of an episode was caused by no decision and is dropped.
     - `decided`: bool (rows,), the agent asks for an action now
-    - `terminated`, `truncated`: bool (rows,), an episode of the row ended in this step. If `decided` holds too, the
-      other columns already show the next episode.
+    - `terminated`, `truncated`: bool (rows,), the episode that ran in the row when the step began has ended. If
+      `decided` holds too, the other columns already show the next episode.
     - `final_observations`: as `observations`, the last state of the ended episode; valid where one ended
     - `action_mask`: bool (rows, sum of the branch sizes), True = **allowed**
-    - `agent_id`, `group_id`, `player`: int32 (rows,); id −1 = never used
+    - `agent_id`, `group_id`, `player`: int32 (rows,); id and player −1 = no agent has had the row
     - `alive`: bool (rows,), an episode is running and has had its first decision
+
+    `is_fixed`: the table grows only when more agents than it has rows live at once.
 
     An id keeps its slot over its episodes. A new id takes a slot that a gone agent of its player and group left: of
     those that ended before this exchange the lowest, else of those that ended in it. Where the agent's group left none,
-    a slot of a group with no living agent serves; otherwise the table grows.
+    a slot of a group with no living agent serves, then one that no agent has had, then, in a fixed table, any without a
+    living agent; otherwise the table grows.
 
     :param spec: the behavior's specification
     :param visual_dtype: of image columns, "uint8" or "float32"
+    :param reserved: rows to have from the start, for agents that are still to come; with any, the table is fixed
     """
 
-    def __init__(self, spec: BehaviorSpec, visual_dtype: str = "float32") -> None:
+    def __init__(self, spec: BehaviorSpec, visual_dtype: str = "float32", reserved: int = 0) -> None:
         self.spec = spec
         self._mask_width = sum(spec.action_spec.discrete_branches)
         pairs = [(sensor.shape, sensor.column_dtype(visual_dtype)) for sensor in spec.observation_specs]
@@ -51,9 +55,12 @@ class AgentTable:
         self.terminated, self.truncated = np.zeros(0, bool), np.zeros(0, bool)
         self.action_mask = np.zeros((0, self._mask_width), bool)
         self.agent_id, self.group_id, self.player = (np.zeros(0, np.int32) for _ in range(3))
+        self._running = np.zeros(0, bool)  # alive when the step began
         self._key = np.zeros(0, np.int64)  # player and id in one number; −1 = nobody
         self._ended_at = np.zeros(0, np.int64)  # the exchange in which the row's last episode ended
         self._exchange = 0
+        self.is_fixed = reserved > 0
+        self._grow(reserved)
         self._index_keys()
 
     def __len__(self) -> int:
@@ -63,6 +70,7 @@ class AgentTable:
         """Forget the last step's rewards, ends and decisions."""
         for column in (self.reward, self.group_reward, self.decided, self.terminated, self.truncated):
             column.fill(0)
+        np.copyto(self._running, self.alive)
 
     def update(self, decisions: DecisionSteps, terminals: TerminalSteps, player: int = 0) -> Array:
         """Take over what one exchange with one player said.
@@ -83,6 +91,16 @@ class AgentTable:
         rows = np.flatnonzero(self.alive & (self.player == player))
         self._close_episodes(rows, [column[rows] for column in self.observations], np.ones(len(rows), bool))
 
+    def restart(self) -> None:
+        """Forget all agents: the scenes begin afresh, and their ids mean others than before. Call `cut` first."""
+        for column in self.observations:
+            column.fill(0)
+        self.action_mask.fill(True)
+        self.group_id.fill(0)
+        for column in (self.agent_id, self.player, self._key):
+            column.fill(-1)
+        self._index_keys()
+
     def _end(self, terminals: TerminalSteps, player: int) -> None:
         rows = self._find(self._keys(terminals.agent_id, player))
         # Of agents that had no decision in the episode that ended, no learner knows, so that nothing ends for it.
@@ -102,8 +120,8 @@ class AgentTable:
         self._close_episodes(rows, final, interrupted)
 
     def _close_episodes(self, rows: Array, final: Sequence[Array], interrupted: Array) -> None:
-        first = ~(self.terminated[rows] | self.truncated[rows])
-        if not first.all():  # a second end within one step: the learner's decision led to the first one only
+        first = self._awaits_outcome(rows)
+        if not first.all():
             ended, final, interrupted = rows[first], [column[first] for column in final], interrupted[first]
         else:
             ended = rows
@@ -126,10 +144,14 @@ class AgentTable:
             self.action_mask[rows] = ~np.concatenate(decisions.action_mask, axis=1)
 
     def _add_rewards(self, rows: Array, reward: Array, group_reward: Array, where: Array | bool = True) -> None:
-        """Add what the rows' last decisions caused: nothing once an episode of the row has ended in this step."""
-        caused = where & ~(self.terminated[rows] | self.truncated[rows])
+        caused = where & self._awaits_outcome(rows)
         self.reward[rows] += reward * caused
         self.group_reward[rows] += group_reward * caused
+
+    def _awaits_outcome(self, rows: Array) -> Array:
+        """Where the episode still runs that ran when the step began; no decision of a learner led to a later one."""
+        awaits: Array = self._running[rows] & ~(self.terminated[rows] | self.truncated[rows])
+        return awaits
 
     def _rows_of_deciding(self, decisions: DecisionSteps, player: int) -> Array:
         keys = self._keys(decisions.agent_id, player)
@@ -148,12 +170,17 @@ class AgentTable:
 
     def _free_slot(self, group: int, player: int, taken: Array, present: DecisionSteps) -> int:
         """The slot that a new agent of `group` takes, −1 for none; `taken` are the rows of those that decide now."""
-        gone = ~self.alive & (self.player == player)
-        gone[taken[taken >= 0]] = False
+        dead = ~self.alive
+        dead[taken[taken >= 0]] = False
+        gone = dead & (self.player == player)
         mine = gone & (self.group_id == group)
         if not mine.any() and gone.any():
             living = np.concatenate([self.group_id[self.alive & (self.player == player)], present.group_id])
             mine = gone & ~np.isin(self.group_id, living)
+        if not mine.any():
+            mine = dead & (self.player < 0)
+        if not mine.any() and self.is_fixed:
+            mine = dead
         free = np.flatnonzero(mine)
         earlier = free[self._ended_at[free] < self._exchange]
         return int((earlier if len(earlier) else free)[0]) if len(free) else -1
@@ -166,10 +193,11 @@ class AgentTable:
 
         self.observations = [grown(column) for column in self.observations]
         self.final_observations = [grown(column) for column in self.final_observations]
-        for name in ("reward", "group_reward", "decided", "alive", "terminated", "truncated", "group_id", "player"):
+        for name in ("reward", "group_reward", "decided", "alive", "terminated", "truncated", "group_id"):
             setattr(self, name, grown(getattr(self, name)))
         self.action_mask = grown(self.action_mask, 1)
-        self.agent_id, self._key, self._ended_at = grown(self.agent_id, -1), grown(self._key, -1), grown(self._ended_at)
+        self.agent_id, self.player, self._key = (grown(c, -1) for c in (self.agent_id, self.player, self._key))
+        self._running, self._ended_at = grown(self._running), grown(self._ended_at)
         return np.arange(len(self) - count, len(self))
 
     @staticmethod

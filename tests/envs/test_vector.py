@@ -78,7 +78,7 @@ def test_everything_returned_equals_gymnasiums_own_vector_env_of_single_agents(m
 
     def without_extras(infos: dict[str, Any]) -> dict[str, Any]:
         """Without what only we tell, and the mask of a state that waits for no action."""
-        kept = {key: value for key, value in infos.items() if not key.endswith("decided")}
+        kept = {key: value for key, value in infos.items() if not key.endswith("alive")}
         if "final_info" in kept:
             kept["final_info"] = {k: v for k, v in kept["final_info"].items() if not k.endswith("action_mask")}
         return kept
@@ -194,7 +194,7 @@ def test_rows_between_two_episodes_are_told(build: str) -> None:
     rows = []
     for _ in range(ENDS):
         _, rewards, terminated, _, infos = envs.step(np.zeros((2, 2), np.int64))
-        rows.append((infos["decided"].tolist(), terminated.tolist(), rewards.tolist()))
+        rows.append((infos["alive"].tolist(), terminated.tolist(), rewards.tolist()))
     plays, waits = (
         ([True, True], [False, False], [GROUP_REWARD] * 2),
         ([False, True], [False, False], [0, GROUP_REWARD]),
@@ -219,15 +219,15 @@ def test_hybrid_actions_and_several_sensors_are_dicts(build: str) -> None:
     envs.close()
 
 
-def test_the_number_of_agents_has_to_be_the_number_of_environments(build: str) -> None:
+def test_every_agent_needs_an_environment(build: str) -> None:
     with pytest.raises(UnityGymError, match=r"show 2 agents.*pass num_envs=2"):
-        gym.make_vec("Unity-v0", num_envs=3, file_name=build, behavior="Striker?team=0")
+        gym.make_vec("Unity-v0", num_envs=1, file_name=build, behavior="Striker?team=0")
     with pytest.raises(UnityGymError, match=r"\['Keeper.team=0', 'Striker.team=0', 'Striker.team=1'\]"):
         gym.make_vec("Unity-v0", num_envs=5, file_name=build)
     with pytest.raises(UnityGymError, match=r"num_envs=5 .* n_players=2"):
         gym.make_vec("Unity-3DBall-v0", num_envs=5, n_players=2)
     with pytest.raises(UnityGymError, match="pass num_envs=2"):
-        gym.make_vec("Unity-3DBall-v0", num_envs=3, num_areas=2)
+        gym.make_vec("Unity-3DBall-v0", num_envs=1, num_areas=2)
 
 
 def test_the_embedded_player_lays_out_as_many_areas_as_the_agents_take(
@@ -242,14 +242,33 @@ def test_the_embedded_player_lays_out_as_many_areas_as_the_agents_take(
         gym.make_vec("Unity-v0", num_envs=6, n_players=2, file_name="embedded:Pairs")
 
 
-def test_agents_that_come_late_are_refused(build: str) -> None:
+def test_agents_that_come_late_need_a_row(build: str) -> None:
     envs = gym.make_vec("Unity-v0", num_envs=1, file_name=build, behavior="Keeper")
     envs.reset()
     action = {"continuous": np.zeros((1, 2), np.float32), "discrete": np.zeros(1, np.int64)}
     for _ in range(COMES - 2):
         envs.step(action)
-    with pytest.raises(UnityGymError, match="began with 1 agents and now needs 2 rows"):
+    with pytest.raises(UnityGymError, match="2 agents at once and this environment 1 rows: pass num_envs=2"):
         envs.step(action)
+    envs.close()
+
+
+def test_a_row_waits_for_an_agent_that_comes_late(build: str) -> None:
+    envs = gym.make_vec("Unity-v0", num_envs=2, file_name=build, behavior="Keeper")
+    observations, infos = envs.reset()
+    assert infos["alive"].tolist() == [True, False]
+    assert not observations["vector"][1].any()
+    action = {"continuous": np.full((2, 2), 0.5, np.float32), "discrete": np.zeros(2, np.int64)}
+    rows = []
+    for _ in range(ENDS - 1):
+        _, rewards, terminated, _, infos = envs.step(action)
+        rows.append((infos["alive"].tolist(), rewards.tolist(), terminated.tolist()))
+    assert rows == [
+        *[([True, False], [0.5, 0], [False, False])] * (COMES - 2),
+        ([True, True], [0.5, 0], [False, False]),
+        *[([True, True], [0.5, 0.5], [False, False])] * (ENDS - COMES - 1),
+        ([True, False], [0.5, 0.5], [True, True]),
+    ]
     envs.close()
 
 

@@ -31,7 +31,7 @@ def pictures(pool: PlayerPool, table: AgentTable, ended: bool = False) -> tuple[
     """One picture a row of the table, uint8 (height, width, 3), of the present state.
 
     The embedded player draws its areas, and agents of one area share the picture. Of a build, it is what the first
-    camera among the agent's sensors sees.
+    camera among the agent's sensors sees. The picture of a row that no agent has had is black.
 
     :param pool: players that were told how many areas to draw
     :param ended: take the state that the last episode ended in instead; for one agent only
@@ -45,6 +45,8 @@ def pictures(pool: PlayerPool, table: AgentTable, ended: bool = False) -> tuple[
         elif channel.pictures:
             for agent, row in enumerate(rows):
                 frames[row] = channel.pictures[agent * len(channel.pictures) // len(rows)]
+            for row in np.flatnonzero(table.player < 0):
+                frames[row] = np.zeros_like(channel.pictures[0])
     return tuple(frame if frame is not None else _camera_image(table, row, ended) for row, frame in enumerate(frames))
 
 

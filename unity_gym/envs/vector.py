@@ -38,12 +38,16 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
 
     - `action_mask`: bool (num_envs, sum of the branch sizes), True = allowed; with discrete actions
     - `group_reward`: float64 (num_envs,), the group's part of the reward; for agents in groups
-    - `decided`: bool (num_envs,). False: the agent is between two episodes and waits for no action; its observation is
-      an old one, and its next action is ignored.
+    - `alive`: bool (num_envs,). False: the row is between two episodes, or no agent has come into it; its observation
+      is an old one (zeros before its first agent), its reward 0, and its next action is ignored.
+    - `stats`: dict, the statistics that the scenes sent with this step as numbers by name, see `PlayerPool.take_stats`;
+      of the players as a whole, so that it has no rows
     - `final_obs`, `final_info` (with `group_reward`): of the rows whose episode ended, with SAME_STEP
 
-    :param num_envs: the number of agents over all players. The embedded player lays out as many areas as that takes,
-        unless `num_areas` says how many; a build must have as many agents
+    Agents may come and go while there are rows enough.
+
+    :param num_envs: the number of rows: as many as agents of all players may live at once. The embedded player lays out
+        as many areas as that takes, unless `num_areas` says how many
     :param n_players: how many players to launch
     :param behavior: which behavior, where the scene has several
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
@@ -51,7 +55,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
     :param render_mode: "rgb_array": `render()` returns a picture for each agent, uint8 (height, width, 3), which agents
         of one area share; of a build, what the agent's first camera sees. "human": a window shows them side by side
     :param options: as in `PlayerOptions`
-    :raises UnityGymError: the players have another number of agents, or several behaviors and none was named
+    :raises UnityGymError: the players have more agents, or several behaviors and none was named
     :raises UnknownNameError: another autoreset mode, or no such behavior
     """
 
@@ -149,12 +153,14 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
 
     def _infos(self, acted: Array | bool = True) -> dict[str, Any]:
         table = self._table
-        infos: dict[str, Any] = {"decided": table.decided.copy(), "_decided": np.ones(self.num_envs, bool)}
+        infos: dict[str, Any] = {"alive": table.alive.copy(), "_alive": np.ones(self.num_envs, bool)}
         if table.spec.action_spec.discrete_size:
             infos |= {"action_mask": self.action_masks(), "_action_mask": np.ones(self.num_envs, bool)}
         grouped = table.group_id != 0
         if grouped.any():
             infos |= {"group_reward": table.group_reward.astype(np.float64) * acted, "_group_reward": grouped}
+        if stats := self._pool.take_stats():
+            infos["stats"] = stats
         return infos
 
     def _tell_ends(self, infos: dict[str, Any], rows: Array, final: Any) -> None:
@@ -191,13 +197,13 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
 def _launch(
     settings: PlayerOptions, num_envs: int, n_players: int, behavior: str | None, areas_to_draw: int
 ) -> PlayerPool:
-    """Players whose agents of one behavior are `num_envs`, after their first reset."""
+    """Players whose agents of one behavior fit into `num_envs` rows, after their first reset."""
     lays_out = settings.num_areas is None and str(settings.file_name).startswith(EMBEDDED)
     if lays_out:
         if num_envs < 1 or n_players < 1 or num_envs % n_players:
             raise UnityGymError(f"num_envs={num_envs} agents cannot be shared out over n_players={n_players}")
         settings = replace(settings, num_areas=num_envs // n_players)
-    pool = PlayerPool(settings, n_players, behavior, areas_to_draw)
+    pool = PlayerPool(settings, n_players, behavior, areas_to_draw, rows=num_envs)
     try:
         pool.reset()
         name, table = pool.only_behavior()

@@ -24,10 +24,13 @@ _END = _chunk(b"IEND", b"")
 def encode_images(images: Array) -> list[bytes]:
     """Encode uint8 (n, channels, height, width), each image as one RGB PNG per three channels, one after the other.
 
-    Missing channels of the last PNG are black. Images that lie in memory as n × height × width × 3 are encoded fastest.
+    Missing channels of the last PNG are black; a single channel is written as all three colours, because clients that
+    get no channel mapping take their mean. Images that lie in memory as n × height × width × 3 are encoded fastest.
     """
     n, channels, height, width = images.shape
-    if channels % 3:
+    if channels == 1:
+        images = np.repeat(images, 3, axis=1)
+    elif channels % 3:
         black = np.zeros((n, 3 - channels % 3, height, width), np.uint8)
         images = np.concatenate([images, black], axis=1)
     parts = images.shape[1] // 3

@@ -105,6 +105,8 @@ class StackingSensor(Sensor):
 class ImageSensor(Sensor):
     """Images, sent as PNG: one PNG for each three channels, the last filled up with black.
 
+    A single channel is sent in all three colours, whose mean clients take.
+
     :param read: agent indices (k) → uint8 (k, channels, height, width), row 0 at the top
     """
 

@@ -1,0 +1,126 @@
+"""The rules of the agent table, one agent at a time: what the table is compared with, and what wrappers show of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Entry:
+    """What one message says of one agent; `seen` stands for its observations."""
+
+    id: int
+    seen: Any = 0.0
+    reward: float = 0.0
+    group_reward: float = 0.0
+    group: int = 0
+    interrupted: bool = False
+    forbidden: Sequence[bool] = (False, False, False)
+
+
+@dataclass
+class Row:
+    """One row of the model."""
+
+    player: int = -1
+    id: int = -1
+    group: int = 0
+    seen: Any = 0.0
+    final: Any = 0.0
+    reward: float = 0.0
+    group_reward: float = 0.0
+    allowed: list[bool] = field(default_factory=list)
+    alive: bool = False
+    decided: bool = False
+    terminated: bool = False
+    truncated: bool = False
+    running: bool = False
+    ended_at: int = 0
+
+    def add(self, entry: Entry) -> None:
+        if self.running and not (self.terminated or self.truncated):
+            self.reward += entry.reward
+            self.group_reward += entry.group_reward
+
+    def end(self, seen: Any, interrupted: bool, exchange: int) -> None:
+        if self.running and not (self.terminated or self.truncated):
+            self.truncated, self.terminated, self.final = interrupted, not interrupted, seen
+        self.alive = self.decided = False
+        self.ended_at = exchange
+
+
+class Model:
+    """The rules of the agent table.
+
+    :param reserved: rows to have from the start
+    :param choices: over all branches
+    """
+
+    def __init__(self, reserved: int = 0, choices: int = 3) -> None:
+        self.is_fixed = reserved > 0
+        self.choices = choices
+        self.rows = [Row(allowed=[True] * choices) for _ in range(reserved)]
+        self.exchange = 0
+
+    def begin_step(self) -> None:
+        for row in self.rows:
+            row.reward = row.group_reward = 0.0
+            row.decided = row.terminated = row.truncated = False
+            row.running = row.alive
+
+    def find(self, player: int, agent: int) -> Row | None:
+        return next((row for row in self.rows if (row.player, row.id) == (player, agent)), None)
+
+    def update(self, decided: Sequence[Entry], ended: Sequence[Entry], player: int) -> list[int]:
+        self.exchange += 1
+        for entry in ended:
+            row = self.find(player, entry.id)
+            if row is not None and row.alive:
+                row.add(entry)
+                row.end(entry.seen, entry.interrupted, self.exchange)
+        found = [self.find(player, entry.id) for entry in decided]
+        taken = [row for row in found if row is not None]
+        for position, entry in enumerate(decided):
+            if found[position] is None:
+                row = self.free(entry, player, taken, decided)
+                if row is not None:
+                    taken.append(row)
+                    found[position] = row
+        for position, entry in enumerate(decided):
+            row = found[position]
+            if row is None:
+                row = Row()
+                self.rows.append(row)
+                found[position] = row
+            if (row.player, row.id) != (player, entry.id):
+                row.player, row.id, row.alive = player, entry.id, False
+            if row.alive:
+                row.add(entry)
+            row.seen, row.group, row.alive, row.decided = entry.seen, entry.group, True, True
+            row.allowed = [not forbidden for forbidden in entry.forbidden]
+        return [next(i for i, row in enumerate(self.rows) if row is mine) for mine in found]
+
+    def free(self, entry: Entry, player: int, taken: list[Row], decided: Sequence[Entry]) -> Row | None:
+        dead = [row for row in self.rows if not row.alive and not any(row is other for other in taken)]
+        gone = [row for row in dead if row.player == player]
+        living = {row.group for row in self.rows if row.player == player and row.alive}
+        living |= {other.group for other in decided}
+        candidates = (
+            [row for row in gone if row.group == entry.group]
+            or [row for row in gone if row.group not in living]
+            or [row for row in dead if row.player < 0]
+            or [row for row in dead if self.is_fixed]
+        )
+        return min(candidates, key=lambda row: row.ended_at >= self.exchange, default=None)
+
+    def cut(self, player: int) -> None:
+        for row in self.rows:
+            if row.alive and row.player == player:
+                row.end(row.seen, True, self.exchange)
+
+    def restart(self) -> None:
+        for row in self.rows:
+            row.player = row.id = -1
+            row.group, row.seen, row.allowed = 0, 0.0, [True] * self.choices
