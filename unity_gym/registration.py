@@ -14,8 +14,23 @@ if TYPE_CHECKING:
 
     from unity_gym.envs.parallel import UnityParallelEnv
 
-SCENES = ("3DBall", "3DBallHard", "Basic", "GridWorld", "Match3", "Match3Vector", "Match3Visual")
+SCENES = (
+    "3DBall",
+    "3DBallHard",
+    "Basic",
+    "FoodCollector",
+    "GridWorld",
+    "Match3",
+    "Match3Vector",
+    "Match3Visual",
+    "PushBlock",
+    "PushBlockWithInput",
+    "WallJump",
+)
 """The scenes of the embedded player; each is the id `Unity-<Scene>-v0`."""
+
+MULTI_AGENT_SCENES = ("FoodCollector",)
+"""Of these, the ones with several agents an area: all but `gymnasium.make`, whose environments have one, takes them."""
 
 
 def environment_id(scene: str) -> str:

@@ -32,6 +32,9 @@ SCENES = {
     "Match3": "match3:Match3",
     "Match3Vector": "match3:Match3Vector",
     "Match3Visual": "match3:Match3Visual",
+    "PushBlock": "push_block:PushBlock",
+    "PushBlockWithInput": "push_block:PushBlockWithInput",
+    "WallJump": "wall_jump:WallJump",
 }
 """Scene name → module and class; a scene's module is imported only when the scene is played."""
 

@@ -1,0 +1,211 @@
+"""PushBlock: a cube pushes a block onto the goal along one side of a walled square."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unity_gym.scenes.academy import Academy
+from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.bodies import FRICTION, TICK, Bodies
+from unity_gym.scenes.drawing import BLUE, FLOOR, GREEN, ORANGE, WALL, WHITE, Canvas
+from unity_gym.scenes.scene import Scene
+from unity_gym.scenes.sensors.rays import Pose, RayPerceptionSensor
+from unity_gym.scenes.sensors.sensor import Sensor, StackingSensor
+from unity_gym.scenes.shapes import Shapes, separation
+from unity_gym.specs import ActionSpec, Array
+
+_SPEED = 3.0  # m/s that a push adds in a tick
+_TURN = np.radians(4)  # a tick
+_MAX_STEP = 5000
+_JUMP = 20.0  # m/s
+_JUMP_PAUSE, _JUMP_TIME = 3.0, 0.5  # s
+_PRESS = 60.0  # m/s² downwards
+_SPAWN = 6.25  # m from the middle
+# Half of the box that has to be free around a place to spawn.
+_CLEARANCE, _NO_YAW = np.array([2.5, 0.01, 2.5])[:, np.newaxis, np.newaxis], np.zeros((1, 1))
+
+
+# What the seven actions do in a tick: forward, to the right, turn.
+_MOVES = np.array(
+    [
+        [0, 0, 0],
+        [_SPEED, 0, 0],
+        [-_SPEED, 0, 0],
+        [0, 0, _TURN],
+        [0, 0, -_TURN],
+        [0, -0.75 * _SPEED, 0],
+        [0, 0.75 * _SPEED, 0],
+    ]
+)
+
+
+class PushBlock(Scene):
+    """32 areas with an agent and a block each. Each tick costs 1/5000; the block's touch of the goal pays 5 and ends.
+
+    Areas are kept as seen from above with the goal at the bottom (-z). Unity turns an area by right angles at a reset,
+    with all that is in it, which no agent can notice.
+    """
+
+    default_areas = 32
+    wall_height = 1.5
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        shapes = self.shapes = Shapes(
+            areas,
+            ["agent", "block", "goal", "right", "left", "far", "near"],
+            ["agent", "block", "goal", "wall", "wall", "wall", "wall"],
+        )
+        shapes.place("agent", (-0.5, -10.5, -0.5), (0.5, -9.5, 0.5), yaw=np.pi)
+        shapes.place("block", (-1, -10.375, -1), (1, -9.625, 1))
+        shapes.place("goal", (-12.5, -1.505, -12.65), (12.5, 1.495, -8.35))
+        low, high = -0.5, self.wall_height
+        shapes.place("right", (12.5, low, -12.5), (13, high, 12.5))
+        shapes.place("left", (-13, low, -12.5), (-12.5, high, 12.5))
+        shapes.place("far", (-12.5, low, 12.5), (12.5, high, 13))
+        shapes.place("near", (-12.5, low, -13), (12.5, high, -12.5))
+        self.bodies = Bodies(
+            shapes,
+            masses=[10, 10],
+            drags=[4, 0.5],
+            solids=["goal", "right", "left", "far", "near"],
+            gravity=24.525,
+        )
+        academy.parameters.watch("gravity", self._set_gravity)
+        self.agents = Agents(
+            academy,
+            areas,
+            "PushBlock",
+            self._sensors(),
+            self._actions(),
+            act=self._act,
+            begin_episode=self._begin_episode,
+            decision_period=5,
+            max_step=_MAX_STEP,
+        )
+
+    def _set_gravity(self, value: float) -> None:
+        self.bodies.gravity = value
+
+    def _actions(self) -> ActionSpec:
+        return ActionSpec(0, (7,))
+
+    def _sensors(self) -> list[Sensor]:
+        return [
+            StackingSensor(
+                RayPerceptionSensor(
+                    name,
+                    self.shapes,
+                    self._pose,
+                    ("block", "goal", "wall"),
+                    rays_per_direction=3,
+                    max_degrees=90,
+                    length=12,
+                    start_offset=height,
+                    end_offset=height,
+                ),
+                3,
+                self.areas,
+            )
+            for name, height in (("OffsetRayPerceptionSensor", 1.5), ("RayPerceptionSensor", 0.0))
+        ]
+
+    def _pose(self, rows: Array) -> Pose:
+        return Pose(rows, self.shapes.center[:, rows, 0], self.shapes.yaw[rows, 0])
+
+    def _begin_episode(self, rows: Array) -> None:
+        parameters = self.academy.parameters
+        n = len(rows)
+        for kind, name in enumerate(("static_friction", "dynamic_friction")):
+            ground = parameters.column(name, 0, n)  # a contact takes the average of two materials, at two points
+            self.bodies.ground_friction[kind, rows] = (ground + FRICTION)[:, np.newaxis]
+        self.shapes.half[::2, rows, 1] = parameters.column("block_scale", 2, n) / 2
+        self.bodies.drag[rows, 1] = parameters.column("block_drag", 0.5, n)
+        for thing in (1, 0):  # the block before the agent, who keeps away from it
+            self._spawn(rows, thing)
+        self.bodies.velocity[:, rows] = 0
+
+    def _spawn(self, rows: Array, thing: int) -> None:
+        """Put a thing where nothing is near it, its own old place and those of other things included."""
+        shapes = self.shapes
+        while len(rows):
+            place = np.ones((3, len(rows)))
+            place[::2] = self.academy.rng.uniform(-_SPAWN, _SPAWN, (2, len(rows)))
+            apart = shapes.center[:, rows] - place[..., np.newaxis]
+            gap, _ = separation(apart, _CLEARANCE, _NO_YAW, shapes.half[:, rows], shapes.yaw[rows])
+            free = (gap > 0).all(axis=1)
+            shapes.center[:, rows[free], thing] = place[:, free]
+            rows = rows[~free]
+
+    def _act(self, rows: Array) -> None:
+        ahead, right, turn = _MOVES[self.agents.discrete[rows, 0]].T
+        self._move(rows, ahead, right, turn)
+        self.agents.reward[rows] -= 1 / _MAX_STEP
+
+    def _move(self, rows: Array, ahead: Array, right: Array | float, turn: Array) -> None:
+        """Add to the speed of agents (m/s) along their axes, and turn them (radians)."""
+        yaw, velocity = self.shapes.yaw, self.bodies.velocity
+        sin, cos = np.sin(yaw[rows, 0]), np.cos(yaw[rows, 0])
+        velocity[0, rows, 0] += ahead * sin + right * cos
+        velocity[2, rows, 0] += ahead * cos - right * sin
+        yaw[rows, 0] += turn
+
+    def simulate(self) -> None:
+        self.bodies.simulate()
+        scored = np.flatnonzero(self.bodies.entered("block", "goal"))
+        if len(scored):
+            self.agents.reward[scored] += 5
+            self.agents.end_episode(scored)
+
+    def render(self, area: int) -> Array:
+        canvas = Canvas(-13, -13, 13, 13, color=WALL)
+        canvas.rectangle(0, 0, 12.5, 12.5, FLOOR)
+        canvas.rectangle(0, -10.425, 12.5, 2.075, GREEN)
+        (agent_x, block_x), _, (agent_z, block_z) = self.shapes.center[:, area, :2]
+        half = self.shapes.half[0, area, 1]
+        canvas.rectangle(block_x, block_z, half, half, ORANGE)
+        yaw = self.shapes.yaw[area, 0]
+        canvas.rectangle(agent_x, agent_z, 0.5, 0.5, BLUE, angle=-yaw)
+        ahead_x, ahead_z = 0.35 * np.sin(yaw), 0.35 * np.cos(yaw)
+        canvas.line(agent_x, agent_z, agent_x + ahead_x, agent_z + ahead_z, 0.2, WHITE)
+        return canvas.picture
+
+
+class PushBlockWithInput(PushBlock):
+    """PushBlock in Unity's newer input system: two axes (turn, drive) and a button to jump, between walls of 24 m.
+
+    Of the axes the larger one counts: the first turns, by its sign alone, the second drives. A jump is possible every
+    3 s; while none is under way, a strong force presses the agent down.
+    """
+
+    wall_height = 24.0
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        self._pressed = np.zeros(areas, bool)
+        self._cooldown = np.zeros(areas)  # s
+        self._rising = np.zeros(areas)  # s
+        super().__init__(academy, areas)
+
+    def _actions(self) -> ActionSpec:
+        return ActionSpec(2, (2,))
+
+    def _begin_episode(self, rows: Array) -> None:
+        super()._begin_episode(rows)
+        self._pressed[rows] = False
+
+    def _act(self, rows: Array) -> None:
+        axis, drive = np.clip(self.agents.continuous[rows], -1, 1).T
+        turns = np.abs(axis) > np.abs(drive)
+        ahead = np.where(np.abs(drive) > np.abs(axis), drive, 0) * _SPEED
+        self._move(rows, ahead, 0.0, np.where(turns, np.sign(axis), 0) * _TURN)
+        self.agents.reward[rows] -= 1 / _MAX_STEP
+        self._pressed[rows], before = self.agents.discrete[rows, 0] == 1, self._pressed[rows].copy()
+        jumps = rows[self._pressed[rows] & ~before & (self._cooldown[rows] <= 0)]
+        self.bodies.velocity[1, jumps, 0] += _JUMP
+        self._cooldown[jumps], self._rising[jumps] = _JUMP_PAUSE, _JUMP_TIME
+
+    def simulate(self) -> None:
+        self._cooldown -= TICK
+        self._rising -= TICK
+        self.bodies.velocity[1, :, 0] -= np.where(self._rising < 0, _PRESS * TICK, 0)
+        super().simulate()
