@@ -28,6 +28,7 @@ SCENES = {
     "3DBall": "three_d_ball:ThreeDBall",
     "3DBallHard": "three_d_ball:ThreeDBallHard",
     "Basic": "basic:Basic",
+    "FoodCollector": "food_collector:FoodCollector",
     "GridWorld": "grid_world:GridWorld",
     "Match3": "match3:Match3",
     "Match3Vector": "match3:Match3Vector",
