@@ -15,8 +15,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerOptions, PlayerPool
 from unity_gym.registration import registered_options
-from unity_gym.spaces import ObservationLayout, action_columns, action_space, records
 from unity_gym.slots import AgentTable
+from unity_gym.spaces import ObservationLayout, action_columns, action_space, records
 from unity_gym.specs import ActionTuple, Array
 
 

@@ -36,6 +36,7 @@ class ObservationLayout:
             raise UnknownNameError(f"observations is 'split' or 'sensors', not {observations!r}")
         sensors = spec.observation_specs
         self._single = len(sensors) == 1
+        self._sizes = [sensor.shape[-1] for sensor in sensors]
         self._parts: dict[str, list[int]] = {}
         for index, (sensor, name) in enumerate(zip(sensors, _names(sensors), strict=True)):
             merge = observations == "split" and len(sensor.shape) == 1
@@ -52,6 +53,17 @@ class ObservationLayout:
         if self._single:
             return self._part(next(iter(self._parts.values())), columns, rows)
         return {key: self._part(indices, columns, rows) for key, indices in self._parts.items()}
+
+    def columns(self, observations: Any) -> list[Array]:
+        """The way back: one array (rows, *shape) a sensor, from observations as `select` returns them."""
+        if self._single:
+            return [observations]
+        columns: dict[int, Array] = {}
+        for key, indices in self._parts.items():
+            ends = np.cumsum([self._sizes[index] for index in indices])[:-1]
+            parts = np.split(observations[key], ends, axis=-1) if len(indices) > 1 else [observations[key]]
+            columns.update(zip(indices, parts, strict=True))
+        return [columns[index] for index in range(len(columns))]
 
     def overwrite(self, observations: Any, rows: Array, others: Any) -> None:
         """Put `others`, one a row of `rows`, into `observations`; both as `select` returns them."""

@@ -1,0 +1,215 @@
+"""The agents that an algorithm learns from, as columns: those of `UnityVecEnv`, or of any other SB3 `VecEnv`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ext.vec_env import UnityVecEnv
+from unity_gym.errors import ActionError
+from unity_gym.slots import AgentTable
+from unity_gym.spaces import ObservationLayout
+from unity_gym.specs import (
+    ActionSpec,
+    ActionTuple,
+    Array,
+    BehaviorSpec,
+    DimensionProperty,
+    ObservationSpec,
+    ObservationType,
+)
+
+
+class SpaceColumns:
+    """Observations and actions, as the spaces of an environment form them, from and to columns.
+
+    `spec` says what the columns are: each key of a `Dict` space is a sensor; images stay C×H×W, discrete observations
+    become one-hot vectors, everything else a flat vector. `low` and `high` bound the continuous actions.
+
+    :param observation_space: of one agent
+    :param action_space: of one agent; as `unity_gym.spaces.action_space` forms it, or `MultiBinary`
+    :param unity: the specification and layout of a Unity behavior, whose sensors then are the columns
+    :raises ActionError: an action space that is none of these
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        unity: tuple[BehaviorSpec, ObservationLayout] | None = None,
+    ) -> None:
+        self._observation_space, self._action_space = observation_space, action_space
+        self._unity = unity
+        if unity is not None:
+            self.spec = unity[0]
+        else:
+            parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
+            self.spec = BehaviorSpec([_sensor(name, part) for name, part in parts.items()], _action_spec(action_space))
+        box = action_space["continuous"] if isinstance(action_space, spaces.Dict) else action_space
+        shape = (self.spec.action_spec.continuous_size,)
+        self.low = box.low.reshape(shape) if isinstance(box, spaces.Box) else np.zeros(shape, np.float32)
+        self.high = box.high.reshape(shape) if isinstance(box, spaces.Box) else np.zeros(shape, np.float32)
+
+    def columns(self, observations: Any) -> list[Array]:
+        """One array (n, *shape) a sensor, from a batch of n observations."""
+        if self._unity is not None:
+            return self._unity[1].columns(observations)
+        if isinstance(self._observation_space, spaces.Dict):
+            return [_column(space, observations[key]) for key, space in self._observation_space.spaces.items()]
+        return [_column(self._observation_space, observations)]
+
+    def actions(self, actions: ActionTuple) -> Any:
+        """A batch of n actions of the action space."""
+        space = self._action_space
+        if isinstance(space, spaces.Dict):
+            branches = actions.discrete[:, 0] if isinstance(space["discrete"], spaces.Discrete) else actions.discrete
+            return {"continuous": actions.continuous, "discrete": branches}
+        if isinstance(space, spaces.Box):
+            return actions.continuous.reshape(-1, *space.shape).astype(space.dtype)
+        if isinstance(space, spaces.Discrete):
+            return actions.discrete[:, 0] + int(space.start)
+        return actions.discrete
+
+
+def _sensor(name: str, space: spaces.Space[Any]) -> ObservationSpec:
+    image = isinstance(space, spaces.Box) and is_image_space(space)
+    shape = space.shape if image and space.shape is not None else (spaces.flatdim(space),)
+    return ObservationSpec(shape, (DimensionProperty.NONE,) * len(shape), ObservationType.DEFAULT, name)
+
+
+def _column(space: spaces.Space[Any], part: Array) -> Array:
+    """A batch of n observations of one space → (n, *shape)."""
+    if isinstance(space, spaces.Discrete):
+        one_hot: Array = np.eye(int(space.n), dtype=np.float32)[part.reshape(-1) - int(space.start)]
+        return one_hot
+    if isinstance(space, spaces.MultiDiscrete):
+        digits = part.reshape(len(part), -1)
+        sizes = space.nvec.reshape(-1)
+        return np.concatenate(
+            [np.eye(size, dtype=np.float32)[digit] for size, digit in zip(sizes, digits.T, strict=True)], 1
+        )
+    if is_image_space(space):
+        return part
+    return part.reshape(len(part), -1).astype(np.float32, copy=False)
+
+
+def _action_spec(space: spaces.Space[Any]) -> ActionSpec:
+    if isinstance(space, spaces.Dict) and set(space.spaces) == {"continuous", "discrete"}:
+        return ActionSpec(
+            _action_spec(space["continuous"]).continuous_size, _action_spec(space["discrete"]).discrete_branches
+        )
+    if isinstance(space, spaces.Box):
+        return ActionSpec(int(np.prod(space.shape)), ())
+    if isinstance(space, spaces.Discrete):
+        return ActionSpec(0, (int(space.n),))
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return ActionSpec(0, tuple(space.nvec.tolist()))
+    if isinstance(space, spaces.MultiBinary) and isinstance(space.n, int):
+        return ActionSpec(0, (2,) * space.n)
+    raise ActionError(
+        f"no distribution for the action space {space}: a space is Box, Discrete, MultiDiscrete, MultiBinary, or a "
+        "Dict of 'continuous' (Box) and 'discrete' (Discrete or MultiDiscrete)"
+    )
+
+
+class Columns(Protocol):
+    """What `unity_gym.slots.AgentTable` shows, which says what each column means."""
+
+    observations: list[Array]
+    final_observations: list[Array]
+    reward: Array
+    group_reward: Array
+    decided: Array
+    terminated: Array
+    truncated: Array
+    action_mask: Array
+
+    def __len__(self) -> int: ...
+
+
+class Agents(Protocol):
+    """Agents that take actions: the columns in `table`, and a step."""
+
+    @property
+    def table(self) -> Columns:
+        """What the agents see and got now."""
+
+    def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
+        """Let the rows that have `decided` act: rewards (rows,), ends (rows,) and infos, as of a `VecEnv`."""
+
+
+class UnityAgents:
+    """The agents of a `UnityVecEnv`, each of which is waited for by itself."""
+
+    def __init__(self, env: UnityVecEnv) -> None:
+        self._env = env
+
+    @property
+    def table(self) -> AgentTable:
+        """The agent table."""
+        return self._env.table
+
+    def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
+        """One exchange with each player."""
+        return self._env.exchange(actions)
+
+
+class VecEnvAgents:
+    """The sub-environments of any `VecEnv`: each decides at every step. It is its own table.
+
+    :param env: the environment, after its reset
+    :param space: its observations and actions as columns
+    :param observations: what its reset returned
+    """
+
+    def __init__(self, env: VecEnv, space: SpaceColumns, observations: Any) -> None:
+        self._env, self._space = env, space
+        n = env.num_envs
+        self.last_observations = observations
+        self.observations = space.columns(observations)
+        self.final_observations = [column.copy() for column in self.observations]
+        self.reward, self.group_reward = np.zeros(n, np.float32), np.zeros(n, np.float32)
+        self.decided = np.ones(n, bool)
+        self.terminated, self.truncated = np.zeros(n, bool), np.zeros(n, bool)
+        branches = space.spec.action_spec.discrete_branches
+        self._masked = bool(branches) and is_masking_supported(env)
+        self.action_mask = np.ones((n, sum(branches)), bool)
+        self._read_masks()
+
+    def __len__(self) -> int:
+        return len(self.decided)
+
+    @property
+    def table(self) -> VecEnvAgents:
+        """These columns."""
+        return self
+
+    def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
+        """Step the environment; the columns show what came of it."""
+        self.last_observations, rewards, dones, infos = self._env.step(self._space.actions(actions))
+        self.observations = self._space.columns(self.last_observations)
+        self.reward = np.asarray(rewards, np.float32)
+        self.terminated, self.truncated = dones.copy(), np.zeros(len(self), bool)
+        for row in np.flatnonzero(dones).tolist():
+            self._end(row, infos[row])
+        self._read_masks()
+        return rewards, dones, infos
+
+    def _end(self, row: int, info: dict[str, Any]) -> None:
+        self.truncated[row] = info.get("TimeLimit.truncated", False)
+        self.terminated[row] = not self.truncated[row]
+        final = info["terminal_observation"]
+        batch = (
+            {key: part[np.newaxis] for key, part in final.items()} if isinstance(final, dict) else np.asarray([final])
+        )
+        for mine, column in zip(self.final_observations, self._space.columns(batch), strict=True):
+            mine[row] = column[0]
+
+    def _read_masks(self) -> None:
+        if self._masked:
+            self.action_mask = np.asarray(get_action_masks(self._env), bool).reshape(len(self), -1)
