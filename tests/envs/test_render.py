@@ -15,9 +15,10 @@ from gymnasium.wrappers.vector import RecordVideo as RecordVectorVideo
 
 import unity_gym  # noqa: F401  # registers the ids
 from unity_gym.errors import UnityGymError, UnknownNameError
+from unity_gym.registration import MULTI_AGENT_SCENES, SCENES, environment_id
 
 HAS_DISPLAY = bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
-SCENES = [name for name, spec in gym.registry.items() if name.startswith("Unity-") and spec.kwargs.get("file_name")]
+SINGLE_AGENT_IDS = [environment_id(scene) for scene in SCENES if scene not in MULTI_AGENT_SCENES]
 
 
 def picture(env: gym.Env) -> np.ndarray:
@@ -69,7 +70,7 @@ def test_without_a_render_mode_nothing_is_drawn() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("env_id", SCENES)
+@pytest.mark.parametrize("env_id", SINGLE_AGENT_IDS)
 def test_gymnasiums_checker_passes_with_pictures(env_id: str) -> None:
     env = gym.make(env_id, render_mode="rgb_array")
     check_env(env.unwrapped, skip_render_check=not HAS_DISPLAY)

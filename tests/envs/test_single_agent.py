@@ -11,10 +11,9 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 import unity_gym  # noqa: F401  # registers the ids
 from unity_gym.errors import ActionError, NotReadyError, UnityGymError, UnknownNameError
+from unity_gym.registration import MULTI_AGENT_SCENES, SCENES, environment_id
 
-SINGLE_AGENT_IDS = [
-    name for name, spec in gym.registry.items() if name.startswith("Unity-") and spec.kwargs.get("file_name")
-]
+SINGLE_AGENT_IDS = [environment_id(scene) for scene in SCENES if scene not in MULTI_AGENT_SCENES]
 
 
 @pytest.mark.parametrize("env_id", SINGLE_AGENT_IDS)
@@ -142,3 +141,9 @@ def test_unknown_names_list_the_known_ones() -> None:
         gym.make("Unity-Basic-v0", behavior="Elsewhere")
     with pytest.raises(UnityGymError, match="3DBall"):
         gym.make("Unity-v0", file_name="embedded:Nowhere")
+
+
+@pytest.mark.parametrize("env_id", map(environment_id, MULTI_AGENT_SCENES))
+def test_a_scene_with_several_agents_an_area_names_what_takes_it(env_id: str) -> None:
+    with pytest.raises(UnityGymError, match=r"make_vec.*UnityVecEnv.*parallel_env"):
+        gym.make(env_id)

@@ -67,8 +67,8 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         if sum(counts.values()) != 1:
             raise UnityGymError(
                 f"a gymnasium.Env has one agent; this scene shows {counts} (agents per behavior). Use "
-                "sb3_ext.UnityVecEnv for all agents of one behavior, name a behavior with one agent in behavior=..., "
-                "or build a scene with one area"
+                "gymnasium.make_vec or sb3_ext.UnityVecEnv for all agents of one behavior, unity_gym.parallel_env for "
+                "all agents, name a behavior with one agent in behavior=..., or build a scene with one area"
             )
         return next(iter(self._pool.tables.items()))
 
