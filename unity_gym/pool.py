@@ -23,6 +23,8 @@ from unity_gym.side_channels import (
 from unity_gym.slots import AgentTable
 from unity_gym.specs import ActionTuple, Array
 
+_PATIENCE = 100  # exchanges until the first agent of a behavior
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlayerOptions:
@@ -184,7 +186,7 @@ class PlayerPool:
         """Send RESET to all players and wait until each has an agent that asks for a decision.
 
         :param seed: start every scene afresh, player i with seed + i
-        :raises UnknownNameError: the players have no behavior of the wanted name
+        :raises UnknownNameError: the players show no agent of the wanted behavior, also not in the next 100 exchanges
         """
         for table in self.tables.values():
             table.begin_step()
@@ -198,7 +200,7 @@ class PlayerPool:
                 table.restart()
         for worker in range(len(self.players)):
             self._read(worker)
-        self._require_behavior()
+        self._await_behavior()
         self._exchange_until_ready()
 
     def set_environment_parameters(self, parameters: Mapping[str, float]) -> None:
@@ -209,6 +211,8 @@ class PlayerPool:
 
     def resume(self) -> None:
         """After ends that left no agent with an episode: go on until each player has one that asks for a decision."""
+        for table in self.tables.values():
+            table.begin_step()
         self._actions = {}
         self._exchange_until_ready()
 
@@ -294,10 +298,16 @@ class PlayerPool:
                     methods[key] = pairs[-1][1]
         return {key: _aggregate(values[key], methods[key]) for key in values}
 
-    def _require_behavior(self) -> None:
-        if not self.tables:
-            known = sorted({name for player in self.players for name in player.behavior_specs})
-            raise UnknownNameError(f"no behavior {self._behavior!r} in {self.options.file_name}; it has {known}")
+    def _await_behavior(self) -> None:
+        """Go on until an agent of the wanted behavior is there: it may decide later than others, or come later."""
+        for _ in range(_PATIENCE):
+            if self.tables:
+                return
+            self._exchange(range(len(self.players)))
+        known = sorted({name for player in self.players for name in player.behavior_specs})
+        raise UnknownNameError(
+            f"no behavior {self._behavior!r} in {self.options.file_name} within {_PATIENCE} exchanges; it has {known}"
+        )
 
     def only_behavior(self) -> tuple[str, AgentTable]:
         """The name and table of the only behavior, after a reset.

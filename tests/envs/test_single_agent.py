@@ -147,3 +147,16 @@ def test_unknown_names_list_the_known_ones() -> None:
 def test_a_scene_with_several_agents_an_area_names_what_takes_it(env_id: str) -> None:
     with pytest.raises(UnityGymError, match=r"make_vec.*UnityVecEnv.*parallel_env"):
         gym.make(env_id)
+
+
+def test_an_agent_that_changes_its_behavior_is_followed() -> None:
+    env = gym.make("Unity-WallJump-v0")
+    observation, _ = env.reset(seed=0)
+    behaviors = set()
+    for _ in range(8):
+        behaviors.add(env.unwrapped.behavior_name)
+        observation, _ = env.reset()
+        moved, *_ = env.step(np.array([1, 0, 0, 0]))
+        assert not np.array_equal(observation["vector"], moved["vector"])
+    assert behaviors == {"SmallWallJump?team=0", "BigWallJump?team=0"}
+    env.close()

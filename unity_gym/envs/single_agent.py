@@ -19,7 +19,8 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
 
     `step` returns the observation of the next decision, or the last state of the episode when it ended; a step limit
     of the scene is a truncation, any other end a termination. After an end Unity has already begun the next episode:
-    `reset()` goes on with it. In mid-episode, or with a seed or options, `reset` sends RESET.
+    `reset()` goes on with it. In mid-episode, or with a seed or options, `reset` sends RESET. An agent may change its
+    behavior from one episode to the next, as in WallJump, if both observe and do the same.
 
     `info["action_mask"]` is bool (sum of the branch sizes,), True = allowed, where the behavior has discrete actions;
     `info["group_reward"]` is the group's reward, where the agent has a group; `info["stats"]` maps the names of the
@@ -63,14 +64,31 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             raise
 
     def _only_agent(self) -> tuple[str, AgentTable]:
-        counts = {name: len(table) for name, table in self._pool.tables.items()}
+        """The behavior that the agent has in this episode, and its table, in which it has the first row.
+
+        :raises UnityGymError: there are more agents
+        """
+        counts = {name: int(table.alive.sum()) for name, table in self._pool.tables.items()}
         if sum(counts.values()) != 1:
             raise UnityGymError(
                 f"a gymnasium.Env has one agent; this scene shows {counts} (agents per behavior). Use "
                 "gymnasium.make_vec or sb3_ext.UnityVecEnv for all agents of one behavior, unity_gym.parallel_env for "
                 "all agents, name a behavior with one agent in behavior=..., or build a scene with one area"
             )
-        return next(iter(self._pool.tables.items()))
+        return next((name, table) for name, table in self._pool.tables.items() if counts[name])
+
+    def _follow_agent(self) -> None:
+        """Take over the behavior of the new episode.
+
+        :raises UnityGymError: the agents are not one any more, or it has a behavior of other spaces
+        """
+        before, spec = self._behavior, self._table.spec
+        self._behavior, self._table = self._only_agent()
+        if self._table.spec != spec:
+            raise UnityGymError(
+                f"the agent changed from behavior {before!r} to {self._behavior!r}, which observes or does something "
+                "else; a gymnasium.Env has fixed spaces: use unity_gym.parallel_env"
+            )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; see the class for when RESET is sent.
@@ -86,7 +104,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         elif not self._untouched:
             self._pool.resume()
         self._untouched, self._in_episode = False, True
-        self._require_same_agent()
+        self._follow_agent()
         self._show()
         return self._layout.select(self._table.observations, 0), self._info()
 
