@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordVideo, RenderCollection
 from gymnasium.wrappers.vector import RecordVideo as RecordVectorVideo
 
-import unity_gym  # noqa: F401  # registers the ids
+import unity_gym
 from unity_gym.errors import UnityGymError, UnknownNameError
 from unity_gym.registration import MULTI_AGENT_SCENES, SCENES, environment_id
 
@@ -126,6 +126,27 @@ def test_a_vector_environment_shows_each_agent(tmp_path: Path) -> None:
         envs.step(np.ones((2, 2), np.float32))
     envs.close()
     assert len(list(tmp_path.glob("*.mp4"))) == 1
+
+
+def test_a_game_of_several_agents_shows_its_first_area() -> None:
+    game = unity_gym.parallel_env("Unity-FoodCollector-v0", num_areas=2, render_mode="rgb_array")
+    game.reset(seed=1)
+    first = picture(game)
+    ahead = {"continuous": np.array([1, 0, 0], np.float32), "discrete": 0}
+    game.step(dict.fromkeys(game.agents, ahead))
+    assert not np.array_equal(picture(game), first)
+    game.close()
+
+
+def test_a_game_that_is_over_shows_its_last_state() -> None:
+    game = unity_gym.parallel_env("Unity-Basic-v0", num_areas=1, render_mode="rgb_array")
+    game.reset()
+    while game.agents:
+        game.step(dict.fromkeys(game.agents, 2))
+    assert agent_column(picture(game)) == pytest.approx(17, abs=0.1)
+    game.reset()
+    assert agent_column(picture(game)) == pytest.approx(10, abs=0.1)
+    game.close()
 
 
 def build_without_pictures(tmp_path: Path, scene: str) -> Path:

@@ -12,11 +12,12 @@ import gymnasium as gym
 import numpy as np
 from pettingzoo import ParallelEnv
 
+from unity_gym.envs.rendering import RENDERING, open_window, pictures
 from unity_gym.errors import ActionError, NotReadyError, UnknownNameError
 from unity_gym.pool import PlayerOptions, PlayerPool
 from unity_gym.slots import AgentTable
 from unity_gym.spaces import ObservationLayout, action_columns, action_space, records, split_rows
-from unity_gym.specs import ActionTuple
+from unity_gym.specs import ActionTuple, Array
 
 # observations, rewards, terminations, truncations and infos, by agent
 _Told: TypeAlias = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
@@ -42,13 +43,21 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
     :param behavior: the one behavior to control, with or without its "?team=…"; the agents of the others do what zeros
         mean. By default all of them
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
+    :param render_mode: "rgb_array": `render()` returns a picture of the player's first area, uint8 (height, width, 3);
+        of a build, what the first agent's first camera sees. "human": a window shows it
     :param options: as in `PlayerOptions`
     """
 
-    metadata = {"render_modes": [], "name": "unity_v0", "is_parallelizable": True}  # noqa: RUF012
-    render_mode = None
+    metadata = {**RENDERING, "name": "unity_v0", "is_parallelizable": True}  # noqa: RUF012
 
-    def __init__(self, *, behavior: str | None = None, observations: str = "split", **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        behavior: str | None = None,
+        observations: str = "split",
+        render_mode: str | None = None,
+        **options: Any,
+    ) -> None:
         settings = PlayerOptions(**options)
         self.agents: list[str] = []
         self.possible_agents: list[str] = []
@@ -56,15 +65,19 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         self._casts: dict[str, _Cast] = {}
         self._cast_of: dict[str, _Cast] = {}
         self._spaces: dict[tuple[str, str], gym.Space[Any]] = {}
-        self._pool = PlayerPool(settings, behavior=behavior)
+        self.render_mode = render_mode
+        self._untouched = True  # nobody has stepped since the pool's reset
+        self._can_resume = False
+        self._pool = PlayerPool(settings, behavior=behavior, areas_to_draw=int(render_mode is not None))
         try:
             self._pool.reset()
             self._meet_agents()
+            if render_mode is not None:
+                self._picture()  # raises if there is none
+            self._window = open_window(render_mode, str(settings.file_name or "Unity"))
         except BaseException:
             self._pool.close()
             raise
-        self._untouched = True  # nobody has stepped since the reset above
-        self._can_resume = False
 
     def _meet_agents(self) -> None:
         """Name the slots that have come since the last exchange."""
@@ -120,6 +133,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         for cast in self._casts.values():
             cast.begin()
         observations, *_, infos = self._told()
+        self._show()
         return observations, infos
 
     def step(self, actions: Mapping[str, Any]) -> _Told:
@@ -142,6 +156,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         for cast in self._casts.values():
             cast.advance()
         told = self._told()
+        self._show()
         self._can_resume = not self.agents and all(cast.is_between_episodes() for cast in self._casts.values())
         return told
 
@@ -159,12 +174,26 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
                 info["stats"] = stats
         return observations, rewards, terminations, truncations, infos
 
-    def render(self) -> None:
-        """Draw nothing."""
+    def render(self) -> Array | None:
+        """The picture of the present state, uint8 (height, width, 3), with `render_mode="rgb_array"`; otherwise None.
+
+        When no agent is left, it shows the state that the last episode ended in.
+        """
+        return self._picture() if self.render_mode == "rgb_array" else None
+
+    def _picture(self) -> Array:
+        ended = not (self.agents or self._untouched)
+        return pictures(self._pool, next(iter(self._pool.tables.values())), ended)[0]
+
+    def _show(self) -> None:
+        if self._window is not None:
+            self._window.show(self._picture())
 
     def close(self) -> None:
         """End the player. Can be called any number of times."""
         self._pool.close()
+        if self._window is not None:
+            self._window.close()
 
 
 class _Cast:
