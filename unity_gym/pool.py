@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,8 +119,11 @@ class PlayerPool:
         seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if options.seed is None else options.seed
         self._display = VirtualDisplay() if options.display == "xvfb" else None
         try:
-            for worker in range(n_players):
-                self.players.append(self._launch(worker, _int32(seed + worker)))
+            with ThreadPoolExecutor(n_players) as starters:  # a build takes seconds to start
+                launches = [starters.submit(self._launch, w, _int32(seed + w)) for w in range(n_players)]
+            self.players += [launch.result() for launch in launches if launch.exception() is None]
+            for launch in launches:
+                launch.result()  # raises what went wrong
         except BaseException:
             self.close()
             raise
