@@ -1,0 +1,150 @@
+"""The text of settings: where a key path stands in it, and the message about it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import yaml
+
+from unity_gym.errors import UnityGymError
+
+KeyPath: TypeAlias = tuple["str | int", ...]
+Tree: TypeAlias = dict[str, Any]
+
+
+class SettingsError(UnityGymError, ValueError):
+    """The settings cannot be used. Each line of the message names file, line, key path, value and remedy."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Keys are texts as they are written: a behavior may be called `on` or `007`."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: ARG002
+        self.flatten_mapping(node)
+        return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
+
+
+class Document:
+    """One text of settings: finds the line of a key path, whatever was translated in between."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.root: yaml.Node | None = None
+        self._origins: dict[KeyPath, KeyPath] = {}
+        self._typed: set[KeyPath] = set()
+
+    def read(self, text: str) -> Tree:
+        try:
+            loader = _Loader(text)
+            self.root = loader.get_single_node()
+            if self.root is None:
+                raise SettingsError(f"{self.name}: it is empty. Write at least behaviors: or default_settings:")
+            self._refuse_twins(self.root, (), set())
+            tree = unshared(loader.construct_document(self.root))
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+            raise SettingsError(f"{self.name}{line}: this is no YAML: {error.problem}. Correct the text") from error
+        except SettingsError:
+            raise
+        except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+            reason = "it refers to itself or is nested too deep" if isinstance(error, RecursionError) else error
+            raise SettingsError(f"{self.name}: this is no YAML: {reason}. Correct the text") from error
+        if not isinstance(tree, dict):
+            raise SettingsError(f"{self.name}: {tree!r:.60} is no block of keys. Write at least behaviors: …")
+        return tree
+
+    def _refuse_twins(self, node: yaml.Node, path: KeyPath, seen: set[int]) -> None:
+        """YAML forbids the same key twice in a block; PyYAML would take the last."""
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            lines: dict[str, int] = {}
+            for key, value in node.value:
+                line = key.start_mark.line + 1
+                if not isinstance(key, yaml.ScalarNode):
+                    raise SettingsError(f"{self.name}, line {line}: {dotted(path)} has a key that is no text")
+                if key.value in lines and key.tag != "tag:yaml.org,2002:merge":
+                    here = dotted((*path, key.value))
+                    raise SettingsError(
+                        f"{self.name}, line {line}: {here} is given twice, first in line {lines[key.value]}. Delete one"
+                    )
+                lines[key.value] = line
+                self._refuse_twins(value, (*path, key.value), seen)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                self._refuse_twins(value, (*path, index), seen)
+
+    def moved(self, path: KeyPath, origin: KeyPath) -> None:
+        """What is at `path` now stands at `origin` in the text."""
+        self._origins[path] = origin
+
+    def typed(self, path: KeyPath) -> None:
+        """What is at `path` was typed on the command line."""
+        self._typed.add(path)
+
+    def message(self, path: KeyPath, complaint: str) -> str:
+        """File, line, key path and the complaint."""
+        if path in self._typed:
+            return f"command line: {dotted(path)} {complaint}"
+        for cut in range(len(path), 0, -1):
+            if path[:cut] in self._origins:
+                path = (*self._origins[path[:cut]], *path[cut:])
+                break
+        line = self._line(path)
+        return f"{self.name}{f', line {line}' if line else ''}: {dotted(path) or 'the file'} {complaint}"
+
+    def warn(self, path: KeyPath, complaint: str) -> None:
+        warnings.warn(self.message(path, complaint), UserWarning, stacklevel=2)
+
+    def _line(self, path: KeyPath) -> int | None:
+        """The line of the key, or of the innermost block around it that stands in the text."""
+        node, line = self.root, None
+        for part in path:
+            found: yaml.Node | None = None
+            if isinstance(node, yaml.MappingNode):
+                for key, value in node.value:
+                    if key.value == part:
+                        found, line = value, key.start_mark.line + 1
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                found = node.value[part]
+                line = found.start_mark.line + 1
+            if found is None:
+                break
+            node = found
+        return line
+
+
+def dotted(path: KeyPath) -> str:
+    """`a.b[0].c`"""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def either(choices: Iterable[str]) -> str:
+    *others, last = choices
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def meant(given: object, choices: Iterable[str]) -> str:
+    """`; did you mean …?` with the nearest of the choices, or nothing."""
+    squashed = {re.sub(r"[-_\s]", "", choice).lower(): choice for choice in choices}
+    near = difflib.get_close_matches(re.sub(r"[-_\s]", "", str(given)).lower(), squashed, n=1, cutoff=0.6)
+    return f"; did you mean {squashed[near[0]]}?" if near else ""
+
+
+def block_of(tree: object, key: str) -> Tree:
+    """The block under `key`; an empty one where there is none, and where validation will refuse what stands there."""
+    block = tree.get(key) if isinstance(tree, dict) else None
+    return block if isinstance(block, dict) else {}
+
+
+def unshared(tree: Any) -> Any:
+    """A copy in which nothing is shared, as aliases of YAML are."""
+    if isinstance(tree, dict):
+        return {key: unshared(value) for key, value in tree.items()}
+    return [unshared(value) for value in tree] if isinstance(tree, list) else tree

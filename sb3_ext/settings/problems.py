@@ -1,0 +1,142 @@
+"""What pydantic finds wrong, in our words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from sb3_ext.settings.document import Document, KeyPath, SettingsError, either, meant
+from sb3_ext.settings.schema import (
+    SAMPLERS,
+    TAG,
+    TRAINERS,
+    BehaviorSettings,
+    Block,
+    CheckpointSettings,
+    EngineSettings,
+    EnvSettings,
+    Memory,
+    NetworkSettings,
+    PPOHyperparameters,
+    RewardSignal,
+    RewardSignals,
+    RunSettings,
+    SACHyperparameters,
+    SelfPlay,
+    TorchSettings,
+)
+
+_Model = TypeVar("_Model")
+
+
+def validated(model: TypeAdapter[_Model], document: Document, tree: object, path: KeyPath) -> _Model:
+    """The settings that `tree` gives, which stands at `path` in the document.
+
+    :raises SettingsError: with everything that is wrong
+    """
+    try:
+        return model.validate_python(tree)
+    except ValidationError as error:
+        problems = [problem for details in error.errors() for problem in _problems(document, details, path)]
+        raise SettingsError("\n".join(dict.fromkeys(problems))) from None
+
+
+# What is chosen by one of its keys: the key, what to give, and the values of the key.
+_KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "behavior": ("trainer_type", "the name of a trainer", tuple(TRAINERS)),
+    "sampler": ("sampler_type", "a number, or sampler_type and sampler_parameters", SAMPLERS),
+    "parameter": ("sampler_type", "a number, sampler_type and sampler_parameters, or a curriculum", SAMPLERS),
+}
+
+
+def _problems(document: Document, error: ErrorDetails, prefix: KeyPath) -> Iterator[str]:
+    """One error of pydantic in our words."""
+    path = prefix + tuple(part for part in error["loc"] if not str(part).startswith(TAG))
+    context, value = error.get("ctx", {}), error["input"]
+    match error["type"]:
+        case "default_factory_not_called":  # the value that it follows is wrong, which is an error of its own
+            return
+        case "unknown":
+            for key in context["keys"]:
+                yield document.message((*path, key), unknown_key(key, value[key], context["known"]))
+            return
+        case "missing":
+            yield document.message(path, "is missing: give it a value, or delete the block that it stands in")
+            return
+        case "settings":
+            if context["at"]:
+                path, value = (*path, *context["at"]), context["value"]
+            remedy = context["reason"]
+            if choices := context["choices"]:
+                remedy += f"; known are {either(choices)}{meant(value, choices)}"
+        case "behavior" | "sampler" | "parameter" as kind:
+            key, reason, choices = _KINDS[kind]
+            if isinstance(value, Mapping):
+                path, value = (*path, key), value.get(key)
+            remedy = f"give {reason}; known are {either(choices)}{meant(value, choices)}"
+        case "literal_error":
+            choices = re.findall(r"'([^']*)'", context["expected"])
+            remedy = f"give {either(choices)}{meant(value, choices)}"
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
+            bounds = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+            ((bound, limit),) = context.items()
+            remedy = f"give a number {bounds[bound]} {limit}"
+        case "list_type":
+            remedy = "give a list: [first, second]"
+        case "too_short":
+            remedy = "give at least one entry"
+        case _:
+            remedy = error["msg"]
+    if value is None:
+        yield document.message(path, f"has no value: {remedy}")
+    else:
+        yield document.message(path, f"is {value!r:.80}: {remedy}")
+
+
+# Keys that people bring from elsewhere, and what to write instead.
+_ELSEWHERE = {
+    "default": "write default_settings",
+    "trainer": "write trainer_type",
+    "use_recurrent": "write network_settings.memory with sequence_length and memory_size",
+    "lambda": "write lambd",
+    "parameter_randomization": "write environment_parameters",
+    "output_path": "delete it: checkpoint_settings.results_dir says where results go",
+    "summary_path": "delete it: checkpoint_settings.results_dir says where results go",
+    "model_path": "delete it: checkpoint_settings.results_dir says where results go",
+}
+_HOMES: dict[str, type[Block]] = {
+    "hyperparameters": PPOHyperparameters,
+    "hyperparameters of trainer_type sac": SACHyperparameters,
+    "network_settings": NetworkSettings,
+    "network_settings.memory": Memory,
+    "reward_signals": RewardSignals,
+    "reward_signals.extrinsic": RewardSignal,
+    "a behavior": BehaviorSettings,
+    "self_play": SelfPlay,
+    "env_settings": EnvSettings,
+    "engine_settings": EngineSettings,
+    "checkpoint_settings": CheckpointSettings,
+    "torch_settings": TorchSettings,
+    "the top level": RunSettings,
+}
+
+
+def unknown_key(key: str, value: object, known: list[str]) -> str:
+    """The complaint about an unknown key: what was meant, or the block that the key belongs to."""
+    homes = [home for home, block in _HOMES.items() if key in block.model_fields]
+    hint = meant(key, known)
+    if (
+        "behaviors" in known
+        and isinstance(value, Mapping)
+        and not value.keys().isdisjoint(BehaviorSettings.model_fields)
+    ):
+        hint = "; write it below behaviors:"
+    elif key in _ELSEWHERE:
+        hint = f"; {_ELSEWHERE[key]}"
+    elif homes:
+        hint = f"; it belongs under {homes[0]}"
+    return f"is an unknown key, with the value {value!r:.80}{hint or '; delete it'}. Known here are {either(known)}"

@@ -1,0 +1,129 @@
+"""From a file to settings, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from pydantic import TypeAdapter
+
+from sb3_ext.settings.document import Document, KeyPath, SettingsError, Tree, block_of, either, meant, unshared
+from sb3_ext.settings.older import from_flat, is_flat, modernise
+from sb3_ext.settings.problems import validated
+from sb3_ext.settings.schema import TRAINERS, AnyBehavior, BehaviorSettings, RunSettings
+
+_RUN, _BEHAVIOR = TypeAdapter[RunSettings](RunSettings), TypeAdapter[BehaviorSettings](AnyBehavior)
+
+
+def load(path: str | Path | None, flags: Mapping[str, object] | None = None) -> RunSettings:
+    """Reads a settings file.
+
+    :param path: the YAML file; None stands for no file, where every behavior learns with the format's defaults
+    :param flags: what was typed on the command line and nothing else, by key path
+        ("env_settings.num_envs"); `*` is every behavior ("behaviors.*.network_settings.deterministic")
+    :raises SettingsError: there is no such file, or what it says cannot be used
+    """
+    if path is None:
+        return _resolve(Document("defaults"), {"default_settings": {}}, flags or {})
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        beside = [file.name for file in sorted(path.parent.glob("*.y*ml"))] if path.parent.is_dir() else []
+        near = meant(path.name, beside) or (f"; there are {', '.join(beside)}" if beside else "")
+        raise SettingsError(f"{path}: there is no such file{near}. Give the path of a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: this is no UTF-8 text ({error}). Save it as UTF-8") from error
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}. Give the path of a readable file") from error
+    return loads(text, str(path), flags)
+
+
+def loads(text: str, name: str = "settings", flags: Mapping[str, object] | None = None) -> RunSettings:
+    """Reads settings from YAML text; `name` stands for the file in messages. Else as `load`."""
+    document = Document(name)
+    return _resolve(document, document.read(text), flags or {})
+
+
+def dump(settings: RunSettings) -> str:
+    """The settings as YAML with every value spelled out; `loads` of it equals `settings`, and ML-Agents reads it."""
+    tree = settings.model_dump()
+    if settings.default_settings is None:
+        del tree["default_settings"]
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+
+
+def _resolve(document: Document, tree: Tree, flags: Mapping[str, object]) -> RunSettings:
+    if is_flat(tree):
+        tree = from_flat(document, tree)
+    modernise(document, tree)
+    _apply(document, tree, flags)
+    _inherit(document, tree)
+    return validated(_RUN, document, tree, ())
+
+
+def _apply(document: Document, tree: Tree, flags: Mapping[str, object]) -> None:
+    """Flags over the file. Of `resume` and `initialize_from`, the one that was typed wins, else `resume`."""
+    for dotted, value in flags.items():
+        head, *rest = dotted.split(".")
+        paths: list[list[str]] = [[head, *rest]]
+        if rest[:1] == ["*"]:
+            paths = [[head, name, *rest[1:]] for name in block_of(tree, head)]
+            paths += [["default_settings", *rest[1:]]] if "default_settings" in tree else []
+        for path in paths:
+            block = tree
+            for key in path[:-1]:
+                if block.get(key) is None:
+                    block[key] = {}
+                block = block[key]
+                if not isinstance(block, dict):
+                    break
+            else:
+                block[path[-1]] = value
+                document.typed(tuple(path))
+    checkpoints = block_of(tree, "checkpoint_settings")
+    if checkpoints.get("resume") is True and checkpoints.get("initialize_from"):
+        typed = [key for key in ("resume", "initialize_from") if f"checkpoint_settings.{key}" in flags]
+        if len(typed) != 1:
+            document.warn(("checkpoint_settings", "initialize_from"), "is not used, since resume is true")
+        checkpoints.pop("resume" if typed == ["initialize_from"] else "initialize_from")
+
+
+def _inherit(document: Document, tree: Tree) -> None:
+    """Merges `default_settings` under every behavior."""
+    behaviors = block_of(tree, "behaviors")
+    default: Tree | None = None
+    if tree.get("default_settings", ...) is None:
+        del tree["default_settings"]
+    if "default_settings" in tree:
+        _needs_trainer_type(document, ("default_settings",), tree["default_settings"])
+        settings = validated(_BEHAVIOR, document, tree["default_settings"], ("default_settings",))
+        default = settings.model_dump()
+    for name, own in behaviors.items():
+        if default is None:
+            _needs_trainer_type(document, ("behaviors", name), own)
+        elif isinstance(own, dict) or own is None:
+            base, own = unshared(default), own or {}
+            if own.get("trainer_type", base["trainer_type"]) != base["trainer_type"]:
+                del base["hyperparameters"]
+            behaviors[name] = _merge(base, own)
+
+
+def _needs_trainer_type(document: Document, path: KeyPath, block: object) -> None:
+    if isinstance(block, dict) and "hyperparameters" in block and "trainer_type" not in block:
+        reason = f"is missing: the hyperparameters need it. Give {either(TRAINERS)}"
+        raise SettingsError(document.message((*path, "trainer_type"), reason))
+
+
+_OPTIONAL_BLOCKS = ("memory", "self_play", "behavioral_cloning")
+
+
+def _merge(base: Tree, own: Tree) -> Tree:
+    for key, value in own.items():
+        below = base.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            _merge(below, value)
+        elif value is not None or not isinstance(below, dict) or key in _OPTIONAL_BLOCKS:
+            base[key] = value
+    return base

@@ -1,0 +1,601 @@
+"""The format: every block, its keys, their defaults and the values that make sense."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from sb3_ext.settings.document import SettingsError, Tree, meant
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values
+
+
+def _refusal(
+    reason: str, at: tuple[str | int, ...] = (), value: object = None, choices: Iterable[str] = ()
+) -> PydanticCustomError:
+    """An error that says what to do.
+
+    :param at: the key path below what is validated, where that is a block; `value` is what stands there
+    :param choices: the known values; the message suggests the nearest
+    """
+    context = {"reason": reason, "at": at, "value": value, "choices": tuple(choices)}
+    return PydanticCustomError("settings", "settings", context)
+
+
+def _number(value: object) -> float:
+    """A finite number, also from a text such as "1.0e7": YAML 1.1 takes that for a text."""
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            pass
+        else:
+            if math.isfinite(number):
+                return number
+    raise _refusal("give a finite number")
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    number = _number(value)
+    if number.is_integer():
+        return int(number)
+    raise _refusal("give a whole number")
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _refusal("give true or false, without quotes")
+
+
+def _text(value: object) -> str:
+    """A text; a whole number too, for names such as `run_id: 5`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and value:
+        return value
+    raise _refusal("give a text, and put it in quotes where YAML takes it for something else")
+
+
+def _nothing_is_empty(value: object) -> object:
+    return {} if value is None else value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Text = Annotated[str, BeforeValidator(_text)]
+
+Positive = Annotated[Number, Field(gt=0)]
+NotNegative = Annotated[Number, Field(ge=0)]
+Fraction = Annotated[Number, Field(ge=0, le=1)]
+Count = Annotated[Whole, Field(ge=1)]
+CountOrZero = Annotated[Whole, Field(ge=0)]
+CountOrMinusOne = Annotated[Whole, Field(ge=-1)]
+
+Schedule = Literal["linear", "constant"]
+
+
+class Block(BaseModel):
+    """A block of keys. An empty one (`network_settings:` with nothing below) is one of defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        if data is None:
+            return {}
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, Mapping):
+            raise _refusal(f"give a block of keys, of {', '.join(cls.model_fields)}")
+        unknown = [str(key) for key in data if key not in cls.model_fields]
+        if unknown:
+            raise PydanticCustomError("unknown", "unknown", {"keys": unknown, "known": list(cls.model_fields)})
+        return data
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One behavior
+
+
+class Memory(Block):
+    """An LSTM of `memory_size / 2` cells: the memory vector is its hidden and its cell state, one after the other."""
+
+    sequence_length: Count = 64
+    memory_size: Count = 128
+
+    @field_validator("memory_size")
+    @classmethod
+    def _even(cls, size: int) -> int:
+        if size % 2:
+            raise _refusal("give an even number: half of it is hidden state, half cell state")
+        return size
+
+
+class NetworkSettings(Block):
+    normalize: Flag = False
+    hidden_units: Count = 128
+    num_layers: Count = 2
+    vis_encode_type: Literal["simple", "nature_cnn", "resnet", "match3", "fully_connected"] = "simple"
+    goal_conditioning_type: Literal["hyper", "none"] = "hyper"
+    deterministic: Flag = False
+    memory: Memory | None = None
+
+
+class Hyperparameters(Block):
+    """What every algorithm has."""
+
+    model_config = ConfigDict(validate_default=True)
+
+    batch_size: Count = 1024
+    buffer_size: Count = 10240
+    learning_rate: Positive = 3e-4
+    learning_rate_schedule: Schedule = "linear"
+
+    @field_validator("buffer_size")
+    @classmethod
+    def _holds_a_batch(cls, buffer_size: int, info: ValidationInfo) -> int:
+        batch_size = info.data.get("batch_size", 0)
+        if buffer_size < batch_size:
+            raise _refusal(
+                f"give at least batch_size, {batch_size}, or lower batch_size: no batch can be drawn from less"
+            )
+        return buffer_size
+
+
+class POCAHyperparameters(Hyperparameters):
+    """`beta_schedule` and `epsilon_schedule` follow `learning_rate_schedule` unless they are given."""
+
+    beta: NotNegative = 5e-3
+    epsilon: Positive = 0.2
+    lambd: Fraction = 0.95
+    num_epoch: Count = 3
+    beta_schedule: Schedule = Field(default_factory=lambda given: cast(Schedule, given["learning_rate_schedule"]))
+    epsilon_schedule: Schedule = Field(default_factory=lambda given: cast(Schedule, given["learning_rate_schedule"]))
+
+
+class PPOHyperparameters(POCAHyperparameters):
+    shared_critic: Flag = False
+
+
+class SACHyperparameters(Hyperparameters):
+    """`steps_per_update` is agent steps for each gradient step."""
+
+    batch_size: Count = 128
+    buffer_size: Count = 50000
+    learning_rate_schedule: Schedule = "constant"
+    buffer_init_steps: CountOrZero = 0
+    tau: Annotated[Number, Field(gt=0, le=1)] = 0.005
+    steps_per_update: Positive = 1.0
+    save_replay_buffer: Flag = False
+    init_entcoef: Positive = 1.0
+    reward_signal_steps_per_update: Positive = Field(
+        default_factory=lambda given: cast(float, given["steps_per_update"])
+    )
+
+
+class RewardSignal(Block):
+    gamma: Fraction = 0.99
+    strength: NotNegative = 1.0
+    network_settings: NetworkSettings = NetworkSettings()
+
+
+class Curiosity(RewardSignal):
+    learning_rate: Positive = 3e-4
+
+
+class GAIL(RewardSignal):
+    demo_path: Text
+    learning_rate: Positive = 3e-4
+    use_actions: Flag = False
+    use_vail: Flag = False
+
+
+class RND(RewardSignal):
+    learning_rate: Positive = 1e-4
+
+
+class RewardSignals(Block):
+    """The rewards to maximise; those that are None are not used. `extrinsic` is implied only if none is given."""
+
+    extrinsic: RewardSignal | None = None
+    curiosity: Curiosity | None = None
+    gail: GAIL | None = None
+    rnd: RND | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _at_least_one(cls, data: Any) -> Any:
+        if data is None:
+            return {"extrinsic": {}}
+        if isinstance(data, Mapping) and all(signal is None for signal in data.values()):
+            raise _refusal("name at least one signal, or delete the block to learn from extrinsic reward alone")
+        return data
+
+    @model_serializer(mode="wrap")
+    def _used_only(self, write: SerializerFunctionWrapHandler) -> Tree:
+        return {name: signal for name, signal in write(self).items() if signal is not None}
+
+    def items(self) -> Iterator[tuple[str, RewardSignal]]:
+        """The signals in use, by name."""
+        return ((name, signal) for name in type(self).model_fields if (signal := getattr(self, name)) is not None)
+
+
+class BehavioralCloning(Block):
+    """`num_epoch` and `batch_size` are the trainer's own where they are None; `steps` 0 goes on for the whole run."""
+
+    demo_path: Text
+    steps: CountOrZero = 0
+    strength: NotNegative = 1.0
+    samples_per_update: CountOrZero = 0
+    num_epoch: Count | None = None
+    batch_size: Count | None = None
+
+
+class SelfPlay(Block):
+    save_steps: Count = 20000
+    team_change: Count = Field(default_factory=lambda given: 5 * cast(int, given["save_steps"]))
+    swap_steps: Count = 2000
+    window: Count = 10
+    play_against_latest_model_ratio: Fraction = 0.5
+    initial_elo: Number = 1200.0
+
+
+class BehaviorSettings(Block):
+    """How one behavior learns. `keep_checkpoints` of 0 or less keeps all of them."""
+
+    trainer_type: str
+    hyperparameters: Hyperparameters
+    network_settings: NetworkSettings = NetworkSettings()
+    reward_signals: RewardSignals = RewardSignals(extrinsic=RewardSignal())
+    init_path: Text | None = None
+    keep_checkpoints: Whole = 5
+    even_checkpoints: Flag = False
+    max_steps: Count = 500000
+    checkpoint_interval: Count = Field(default=500000, validate_default=True)
+    time_horizon: Count = 64
+    summary_freq: Count = 50000
+    threaded: Flag = False
+    self_play: SelfPlay | None = None
+    behavioral_cloning: BehavioralCloning | None = None
+
+    @field_validator("checkpoint_interval")
+    @classmethod
+    def _even_interval(cls, interval: int, info: ValidationInfo) -> int:
+        """With `even_checkpoints` the run is divided evenly, whatever interval is given."""
+        if not info.data.get("even_checkpoints") or not {"keep_checkpoints", "max_steps"} <= info.data.keys():
+            return interval
+        keep, max_steps = info.data["keep_checkpoints"], info.data["max_steps"]
+        if not 0 < keep <= max_steps:
+            raise _refusal(
+                f"even_checkpoints divides max_steps, {max_steps}, by keep_checkpoints, {keep}: give keep_checkpoints "
+                "from 1 to max_steps, or even_checkpoints: false"
+            )
+        return int(max_steps // keep)
+
+    @model_validator(mode="after")
+    def _sequences_fit(self) -> BehaviorSettings:
+        memory, batch_size = self.network_settings.memory, self.hyperparameters.batch_size
+        if memory is not None and memory.sequence_length > batch_size:
+            raise _refusal(
+                f"give at most hyperparameters.batch_size, {batch_size}: a batch is made of whole sequences",
+                at=("network_settings", "memory", "sequence_length"),
+                value=memory.sequence_length,
+            )
+        return self
+
+
+class PPOSettings(BehaviorSettings):
+    trainer_type: Literal["ppo"] = "ppo"
+    hyperparameters: PPOHyperparameters = PPOHyperparameters()
+
+
+class POCASettings(BehaviorSettings):
+    trainer_type: Literal["poca"] = "poca"
+    hyperparameters: POCAHyperparameters = POCAHyperparameters()
+
+
+class SACSettings(BehaviorSettings):
+    trainer_type: Literal["sac"] = "sac"
+    hyperparameters: SACHyperparameters = SACHyperparameters()
+
+
+# A tag stands in pydantic's error locations; with this mark, which YAML forbids, it is never mistaken for a key.
+TAG = "\0"
+TRAINERS: dict[str, type[BehaviorSettings]] = {"ppo": PPOSettings, "poca": POCASettings, "sac": SACSettings}
+
+
+def _trainer_tag(value: Any) -> str | None:
+    given = value.get("trainer_type", "ppo") if isinstance(value, Mapping) else getattr(value, "trainer_type", "ppo")
+    return TAG + given if given in list(TRAINERS) else None
+
+
+AnyBehavior = Annotated[
+    Annotated[PPOSettings, Tag(TAG + "ppo")]
+    | Annotated[POCASettings, Tag(TAG + "poca")]
+    | Annotated[SACSettings, Tag(TAG + "sac")],
+    Discriminator(
+        _trainer_tag,
+        custom_error_type="behavior",
+        custom_error_message="behavior",
+    ),
+]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environment parameters
+
+
+class SamplerParameters(Block):
+    """`seed` -1 is derived from the run's."""
+
+    seed: CountOrMinusOne = -1
+
+
+class ConstantParameters(SamplerParameters):
+    value: Number = 0.0
+
+
+class UniformParameters(SamplerParameters):
+    min_value: Number = 0.0
+    max_value: Number = Field(default=1.0, validate_default=True)
+
+    @field_validator("max_value")
+    @classmethod
+    def _in_order(cls, max_value: float, info: ValidationInfo) -> float:
+        if max_value < info.data.get("min_value", -math.inf):
+            raise _refusal(f"give at least min_value, {info.data['min_value']}")
+        return max_value
+
+
+class GaussianParameters(SamplerParameters):
+    mean: Number = 1.0
+    st_dev: NotNegative = 1.0
+
+
+class MultiRangeParameters(SamplerParameters):
+    intervals: Annotated[list[list[Number]], Field(min_length=1)] = [[0.0, 1.0]]
+
+    @field_validator("intervals")
+    @classmethod
+    def _pairs_in_order(cls, intervals: list[list[float]]) -> list[list[float]]:
+        for pair in intervals:
+            if len(pair) != 2 or pair[0] > pair[1]:
+                raise _refusal(f"give every interval as [low, high] with low <= high; {pair} is none")
+        return intervals
+
+
+class Constant(Block):
+    sampler_type: Literal["constant"] = "constant"
+    sampler_parameters: ConstantParameters
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_number(cls, data: Any) -> Any:
+        return {"sampler_parameters": {"value": data}} if isinstance(data, (int, float, str)) else data
+
+
+class Uniform(Block):
+    sampler_type: Literal["uniform"] = "uniform"
+    sampler_parameters: UniformParameters
+
+
+class Gaussian(Block):
+    sampler_type: Literal["gaussian"] = "gaussian"
+    sampler_parameters: GaussianParameters
+
+
+class MultiRange(Block):
+    sampler_type: Literal["multirangeuniform"] = "multirangeuniform"
+    sampler_parameters: MultiRangeParameters
+
+
+SAMPLERS = ("constant", "uniform", "gaussian", "multirangeuniform")
+
+
+def _parameter_tag(value: Any) -> str | None:
+    """Which kind an environment parameter is: a number, a sampler or a curriculum."""
+    if isinstance(value, Mapping):
+        given = "curriculum" if "curriculum" in value else value.get("sampler_type")
+        return TAG + given if given in ("curriculum", *SAMPLERS) else None
+    if isinstance(value, Block):
+        return TAG + getattr(value, "sampler_type", "curriculum")
+    try:
+        _number(value)
+    except PydanticCustomError:
+        return None
+    return TAG + "constant"
+
+
+_ConstantTagged = Annotated[Constant, Tag(TAG + "constant")]
+_UniformTagged = Annotated[Uniform, Tag(TAG + "uniform")]
+_GaussianTagged = Annotated[Gaussian, Tag(TAG + "gaussian")]
+_MultiRangeTagged = Annotated[MultiRange, Tag(TAG + "multirangeuniform")]
+
+Sampler = Annotated[
+    _ConstantTagged | _UniformTagged | _GaussianTagged | _MultiRangeTagged,
+    Discriminator(
+        _parameter_tag,
+        custom_error_type="sampler",
+        custom_error_message="sampler",
+    ),
+]
+
+
+class CompletionCriteria(Block):
+    """A lesson ends when `measure` of `behavior` is above `threshold`, after at least `min_lesson_length` episodes."""
+
+    behavior: Text
+    measure: Literal["reward", "progress"] = "reward"
+    threshold: Number = Field(default=0.0, validate_default=True)
+    min_lesson_length: CountOrZero = 0
+    signal_smoothing: Flag = True
+    require_reset: Flag = False
+
+    @field_validator("threshold")
+    @classmethod
+    def _share_of_the_run(cls, threshold: float, info: ValidationInfo) -> float:
+        if info.data.get("measure") == "progress" and not 0 <= threshold <= 1:
+            raise _refusal("give a number from 0 to 1: progress is the share of max_steps that is done")
+        return threshold
+
+
+class Lesson(Block):
+    name: Text
+    value: Sampler
+    completion_criteria: CompletionCriteria | None = None
+
+
+class Curriculum(Block):
+    """Lessons in order. One lesson alone is a parameter that never changes; ML-Agents writes samplers like that."""
+
+    curriculum: Annotated[list[Lesson], Field(min_length=1)]
+
+    @field_validator("curriculum")
+    @classmethod
+    def _every_lesson_but_the_last_ends(cls, lessons: list[Lesson]) -> list[Lesson]:
+        for index, lesson in enumerate(lessons[:-1]):
+            if lesson.completion_criteria is None:
+                raise _refusal(
+                    "give completion_criteria: without them the next lesson never comes",
+                    at=(index, "completion_criteria"),
+                )
+        return lessons
+
+
+EnvironmentParameter = Annotated[
+    _ConstantTagged
+    | _UniformTagged
+    | _GaussianTagged
+    | _MultiRangeTagged
+    | Annotated[Curriculum, Tag(TAG + "curriculum")],
+    Discriminator(
+        _parameter_tag,
+        custom_error_type="parameter",
+        custom_error_message="parameter",
+    ),
+]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The run
+
+
+class EnvSettings(Block):
+    """`seed` -1 is drawn at random. Player i has the seed `seed + i` and the port `base_port + i`."""
+
+    env_path: Text | None = None
+    env_args: list[Text] | None = None
+    base_port: Annotated[Whole, Field(ge=1, le=65535)] = 5005
+    num_envs: Count = 1
+    num_areas: Count = 1
+    timeout_wait: Count = 60
+    seed: CountOrMinusOne = -1
+    max_lifetime_restarts: CountOrMinusOne = 10
+    restarts_rate_limit_n: CountOrMinusOne = 1
+    restarts_rate_limit_period_s: Count = 60
+
+    @field_validator("num_envs")
+    @classmethod
+    def _ports_exist(cls, num_envs: int, info: ValidationInfo) -> int:
+        base_port = info.data.get("base_port", 1)
+        if base_port + num_envs - 1 > 65535:
+            raise _refusal(f"give fewer, or a lower base_port: the ports from {base_port} on end at 65535")
+        return num_envs
+
+
+class EngineSettings(Block):
+    width: Count = 84
+    height: Count = 84
+    quality_level: CountOrZero = 5
+    time_scale: Positive = 20.0
+    target_frame_rate: CountOrMinusOne = -1
+    capture_frame_rate: CountOrZero = 60
+    no_graphics: Flag = False
+    no_graphics_monitor: Flag = False
+
+
+class CheckpointSettings(Block):
+    run_id: Text = "ppo"
+    initialize_from: Text | None = None
+    resume: Flag = False
+    force: Flag = False
+    inference: Flag = False
+    results_dir: Text = "results"
+
+
+class TorchSettings(Block):
+    """`device` None is the GPU where there is one."""
+
+    device: Text | None = None
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str | None) -> str | None:
+        if device is not None and not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", device):
+            raise _refusal("with a number for one of several: cuda:0", choices=("cpu", "cuda", "mps", "xpu"))
+        return device
+
+
+class RunSettings(Block):
+    """Everything that a run needs to know."""
+
+    default_settings: AnyBehavior | None = None
+    behaviors: Annotated[dict[str, AnyBehavior], BeforeValidator(_nothing_is_empty)] = {}
+    env_settings: EnvSettings = EnvSettings()
+    engine_settings: EngineSettings = EngineSettings()
+    environment_parameters: Annotated[dict[str, EnvironmentParameter], BeforeValidator(_nothing_is_empty)] = {}
+    checkpoint_settings: CheckpointSettings = CheckpointSettings()
+    torch_settings: TorchSettings = TorchSettings()
+    debug: Flag = False
+
+    @model_validator(mode="after")
+    def _lessons_follow_known_behaviors(self) -> RunSettings:
+        for name, parameter in self.environment_parameters.items():
+            for index, lesson in enumerate(parameter.curriculum if isinstance(parameter, Curriculum) else []):
+                criteria = lesson.completion_criteria
+                if criteria and self.default_settings is None and criteria.behavior not in self.behaviors:
+                    raise _refusal(
+                        "the lesson would never end: no such behavior stands under behaviors",
+                        at=("environment_parameters", name, "curriculum", index, "completion_criteria", "behavior"),
+                        value=criteria.behavior,
+                        choices=self.behaviors,
+                    )
+        return self
+
+    def behavior(self, name: str) -> BehaviorSettings:
+        """The settings of a behavior of the environment; a team (`Name?team=0`) has those of its name.
+
+        :raises SettingsError: `behaviors` does not name it and there is no `default_settings`
+        """
+        plain = name.split("?", 1)[0]
+        found = self.behaviors.get(plain, self.default_settings)
+        if found is None:
+            raise SettingsError(
+                f"behaviors.{plain} is missing: the environment has a behavior {plain!r}, the settings have "
+                f"{', '.join(self.behaviors) or 'none'}{meant(plain, self.behaviors)}. Rename one, or add "
+                "default_settings for all that are not named"
+            )
+        return found
