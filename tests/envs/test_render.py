@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from gymnasium.utils.passive_env_checker import env_render_passive_checker
 from gymnasium.wrappers import RecordVideo, RenderCollection
 from gymnasium.wrappers.vector import RecordVideo as RecordVectorVideo
 
@@ -71,11 +72,23 @@ def test_without_a_render_mode_nothing_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("env_id", SINGLE_AGENT_IDS)
-def test_gymnasiums_checker_passes_with_pictures(env_id: str) -> None:
-    env = gym.make(env_id, render_mode="rgb_array")
+def test_every_scene_draws_what_changes(env_id: str) -> None:
+    env = gym.make(env_id, render_mode="rgb_array").unwrapped
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    first = env_render_passive_checker(env)
+    for _ in range(5):
+        mask = env.action_masks()
+        discrete = isinstance(env.action_space, gym.spaces.Discrete)
+        env.step(env.action_space.sample(mask.astype(np.int8)) if discrete else env.action_space.sample())
+    assert picture(env).shape == first.shape
+    assert not np.array_equal(picture(env), first)
+    env.close()
+
+
+def test_gymnasiums_checker_passes_with_pictures() -> None:
+    env = gym.make("Unity-Basic-v0", render_mode="rgb_array")
     check_env(env.unwrapped, skip_render_check=not HAS_DISPLAY)
-    env.reset()
-    picture(env)
     env.close()
 
 
