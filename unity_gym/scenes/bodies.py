@@ -28,7 +28,7 @@ _CONTACT_DISTANCE = 0.02  # m; the contact offsets of two shapes
 _DEPENETRATION = 0.8  # share of an overlap that a tick takes back
 _DEPENETRATION_SPEED = 10.0  # m/s
 FRICTION_POINTS = 2
-_ITERATIONS = 6
+_ITERATIONS = 3  # more change nothing in a replay of Unity's recording of PushBlock
 GROUND = -2e-5  # m; a body at rest is pressed into the ground by about this much, so that rays along it do not hit it
 
 
@@ -92,9 +92,25 @@ class Bodies:
         moving *= 1 - self.drag * TICK
         contacts = self._find()
         lift = self._stand(moving) if self._on_ground else 0.0
-        move = contacts.solve(velocity)[:, :, :count] * TICK
+        move = self._solve(contacts)[:, :, :count] * TICK
         move[1] += lift
         self.shapes.center[:, :, :count] += move
+
+    def _solve(self, contacts: list[_Contacts]) -> Array:
+        """Change velocities so that no bodies come too close.
+
+        Contacts of an area are solved one after the other, several times (projected Gauss-Seidel), all areas at once.
+
+        :return: velocities of all things that also take overlaps back, for this tick's move
+        """
+        velocity = self.velocity.reshape(3, -1)
+        for _ in range(_ITERATIONS if len(contacts) > 1 else len(contacts)):
+            for contact in contacts:
+                contact.solve(velocity, contact.moving)
+        move: Array = self.velocity.copy()
+        for contact in contacts:
+            contact.solve(velocity, contact.lasting)
+        return move
 
     def _stand(self, moving: Array) -> Array:
         """Let the ground stop falls and slow what slides on it; return how far it lifts what has sunk into it (m)."""
@@ -109,8 +125,8 @@ class Bodies:
         lift: Array = np.clip(-_DEPENETRATION * gap, 0, _DEPENETRATION_SPEED * TICK) * self._falls
         return lift
 
-    def _find(self) -> _Contacts:
-        """The contacts of this tick, by area, and who touches whom since now."""
+    def _find(self) -> list[_Contacts]:
+        """The contacts of this tick, and who touches whom since now."""
         shapes, first, second = self.shapes, self._first, self._second
         center, half = shapes.center, shapes.half
         cos, sin = np.abs(np.cos(shapes.yaw)), np.abs(np.sin(shapes.yaw))
@@ -131,58 +147,66 @@ class Bodies:
         touching[area, pair] = True
         self._entered = touching & ~self._touching
         self._touching = touching
-        return _Contacts(area, i[near], j[near], gap[near], normal[:, near], self._weight)
+
+        i, j, gap, normal = i[near], j[near], gap[near], normal[:, near]
+        things = len(shapes.names)
+        return [
+            _Contacts(
+                area[rows] * things + i[rows],
+                area[rows] * things + j[rows],
+                gap[rows],
+                normal[:, rows],
+                (self._weight[:, i[rows]], self._weight[:, j[rows]]),
+            )
+            for rows in _rounds(area)
+        ]
+
+
+def _rounds(area: Array) -> list[Array]:
+    """The places of the first contact of each area, of the second one, and so on.
+
+    :param area: int (k), in ascending order
+    """
+    order = np.arange(len(area)) - np.searchsorted(area, area)
+    return [np.flatnonzero(order == place) for place in range(order.max(initial=-1) + 1)]
 
 
 class _Contacts:
-    """The contacts of a tick: `area`, the bodies `i` and `j` (int, k), and the numbers that the solver needs."""
+    """Contacts of which no two share an area.
 
-    def __init__(self, area: Array, i: Array, j: Array, gap: Array, normal: Array, weight: Array) -> None:
-        self.area, self._i, self._j, self._normal = area, i, j, normal
-        self._weight = weight[:, i], weight[:, j]
-        self._both = self._weight[0] + self._weight[1]
-        self._mass = 1 / np.maximum((normal * normal * self._both).sum(axis=0), 1e-12)
-        self._approach = -np.maximum(gap, 0) / TICK  # m/s, the least speed at which bodies have to part
-        push = np.minimum(-gap * (_DEPENETRATION / TICK), _DEPENETRATION_SPEED)
-        self._parting = np.where(gap > 0, self._approach, push)
-        order = np.arange(len(area)) - np.searchsorted(area, area)  # each contact's place among those of its area
-        self._rounds = [np.flatnonzero(order == place) for place in range(order.max(initial=-1) + 1)]
-        several = np.bincount(area, minlength=1)[area] > 1
-        self._repeated = [rows[several[rows]] for rows in self._rounds] if several.any() else []
+    :param first: int (k), of the bodies among all areas' things; also `second`
+    :param gap: m (k), between them
+    :param normal: (3, k), from the first to the second
+    :param weights: (3, k), of the first and of the second, 1 / kg along each axis
+    """
 
-    def solve(self, velocity: Array) -> Array:
-        """Change velocities so that nothing is approached too fast.
+    def __init__(self, first: Array, second: Array, gap: Array, normal: Array, weights: tuple[Array, Array]) -> None:
+        self._first, self._second, self._normal = first, second, normal
+        self._weights = weights
+        self._both = weights[0] + weights[1]
+        self._masses = 1 / np.maximum(self._both, 1e-9)
+        self._mass = 1 / (normal * normal * self._both).sum(axis=0)
+        self._impulse = np.zeros(len(gap))
+        self._friction = np.zeros_like(normal)
+        # The least speeds, in m/s, at which bodies may part: for the move of this tick, and what stays of it.
+        self.lasting = -np.maximum(gap, 0) / TICK
+        self.moving = np.where(gap > 0, self.lasting, np.minimum(gap * (-_DEPENETRATION / TICK), _DEPENETRATION_SPEED))
 
-        Contacts of an area are solved one after the other, several times (projected Gauss-Seidel), all areas at once.
-
-        :param velocity: (3, areas, things), changed in place
-        :return: velocities of the same shape that also take overlaps back, for this tick's move
-        """
-        impulse = np.zeros(len(self.area))
-        friction = np.zeros_like(self._normal)
-        for iteration in range(_ITERATIONS):
-            for rows in self._repeated if iteration else self._rounds:
-                self._solve(rows, self._parting, velocity, impulse, friction)
-        move: Array = velocity.copy()
-        for rows in self._rounds:
-            self._solve(rows, self._approach, velocity, impulse, friction)
-        return move
-
-    def _solve(self, rows: Array, target: Array, velocity: Array, impulse: Array, friction: Array) -> None:
-        area, i, j = self.area[rows], self._i[rows], self._j[rows]
-        normal, both = self._normal[:, rows], self._both[:, rows]
-        relative = velocity[:, area, j] - velocity[:, area, i]
+    def solve(self, velocity: Array, least: Array) -> None:
+        """Change velocities (3, areas · things) by impulses until bodies part at the least speeds, and by friction."""
+        normal, both = self._normal, self._both
+        relative = velocity.take(self._second, axis=1) - velocity.take(self._first, axis=1)
         parting = (relative * normal).sum(axis=0)
-        total = np.maximum(impulse[rows] + (target[rows] - parting) * self._mass[rows], 0)
-        change = (total - impulse[rows]) * normal
-        impulse[rows] = total
+        impulse = np.maximum(self._impulse + (least - parting) * self._mass, 0)
+        change = (impulse - self._impulse) * normal
+        self._impulse = impulse
 
         relative += both * change
         slip = relative - (relative * normal).sum(axis=0) * normal
-        wanted = friction[:, rows] - slip / np.maximum(both, 1e-9)
-        size = np.sqrt((wanted * wanted).sum(axis=0))
-        wanted *= np.minimum(1, FRICTION_POINTS * FRICTION * total / np.maximum(size, 1e-9))
-        change += wanted - friction[:, rows]
-        friction[:, rows] = wanted
-        velocity[:, area, i] -= self._weight[0][:, rows] * change
-        velocity[:, area, j] += self._weight[1][:, rows] * change
+        friction = self._friction - slip * self._masses
+        size = np.sqrt((friction * friction).sum(axis=0))
+        friction *= np.minimum(1, FRICTION_POINTS * FRICTION * impulse / np.maximum(size, 1e-9))
+        change += friction - self._friction
+        self._friction = friction
+        velocity[:, self._first] -= self._weights[0] * change
+        velocity[:, self._second] += self._weights[1] * change

@@ -209,14 +209,14 @@ class WallJump(Scene):
     def simulate(self) -> None:
         self.bodies.simulate()
         shapes = self.shapes
-        gap, _ = separation(
-            shapes.center[:, :, _GOAL] - shapes.center[:, :, _AGENT],
-            shapes.half[:, :, _AGENT],
-            shapes.yaw[:, _AGENT],
-            shapes.half[:, :, _GOAL],
-            shapes.yaw[:, _GOAL],
-        )
-        inside = np.flatnonzero(gap < 0)
+        apart = shapes.center[:, :, _GOAL] - shapes.center[:, :, _AGENT]
+        half = shapes.half[:, :, _AGENT]
+        near = np.flatnonzero((np.abs(apart) < shapes.half[:, :, _GOAL] + 1).all(axis=0))
+        if not len(near):
+            return
+        yaw, turned = shapes.yaw[near, _AGENT], shapes.yaw[near, _GOAL]
+        gap, _ = separation(apart[:, near], half[:, near], yaw, shapes.half[:, near, _GOAL], turned)
+        inside = near[gap < 0]
         arrived = inside[self._feet_on_ground(inside)]
         if len(arrived):
             self.agents.reward[arrived] = 1

@@ -12,6 +12,7 @@ from unity_gym.scenes.shapes import Shapes
 from unity_gym.specs import Array
 
 _TOUCH = 1e-5  # m; a start that overlaps a thing by less only touches it
+_CLOSE = 1e-9  # m², of the squares of distances
 _NEWTON_STEPS = 24  # a tangent root is neared by half a step; most rays end after three
 
 
@@ -91,7 +92,7 @@ class RayPerceptionSensor(VectorSensor):
             shapes.rounding[area],
             shapes.yaw[area],
         )
-        fractions[~np.broadcast_to(shapes.visible[area, np.newaxis], fractions.shape)] = np.inf
+        fractions = np.where(shapes.visible[area, np.newaxis], fractions, np.inf)
         nearest = fractions.argmin(axis=2)
         fraction = np.take_along_axis(fractions, nearest[..., np.newaxis], axis=2)[..., 0]
         tag = np.where(fraction <= 1, shapes.tag[area[:, np.newaxis], nearest], -1)
@@ -141,16 +142,23 @@ def sphere_casts(
     distance = np.sqrt((outside * outside).sum(axis=0))
     leaving = (outside * np.sign(origin) * step).sum(axis=0) >= -1e-9 * distance
     met = (distance >= reach - _TOUCH) & ~((distance < reach + _TOUCH) & leaving)
+    fractions[agent, ray, box] = np.where(met, t, np.inf)
+
+    # Where the slab test found a face, Newton's method has nothing left to do.
+    rows = np.flatnonzero(met)
     for _ in range(_NEWTON_STEPS):
+        half, step, origin, reach, t = half[:, rows], step[:, rows], origin[:, rows], reach[rows], t[rows]
+        agent, ray, box = agent[rows], ray[rows], box[rows]
         place = origin + t * step
         outside = np.maximum(np.abs(place) - half, 0)
         excess = (outside * outside).sum(axis=0) - reach * reach
         slope = 2 * (outside * np.sign(place) * step).sum(axis=0)
-        on_the_way = met & (excess > 1e-9)
-        met &= ~(on_the_way & (slope >= 0))
-        on_the_way &= met
-        if not on_the_way.any():
+        missed = (excess > _CLOSE) & (slope >= 0)
+        fractions[agent[missed], ray[missed], box[missed]] = np.inf
+        rows = np.flatnonzero((excess > _CLOSE) & (slope < 0))
+        if not len(rows):
             break
-        t = np.where(on_the_way, t - excess / np.where(on_the_way, slope, -1), t)
-    fractions[at] = np.where(met & (t <= 1), t, np.inf)
+        t[rows] -= excess[rows] / slope[rows]
+        fractions[agent[rows], ray[rows], box[rows]] = t[rows]
+    fractions[fractions > 1] = np.inf
     return fractions
