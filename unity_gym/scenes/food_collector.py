@@ -15,14 +15,13 @@ from unity_gym.scenes.shapes import Shapes
 from unity_gym.specs import ActionSpec, Array
 
 _AGENTS, _FOOD = 5, 25  # an area; the food of either kind
-_HALF_ARENA = 50.0  # m
+_HALF_ARENA = 50.0  # m; half of the floor, at whose edge the walls are taken to stand
 _SPAWN = 45.0  # m
 _SPEED = 2.0  # m/s gained in a tick
 _TOP_SPEED = 5.0  # m/s; who is faster is slowed down
 _TURN = np.radians(300 * TICK)  # a tick
-_LEAST_TURN = np.sqrt(
-    1e-5
-)  # Unity normalises the axis of a turn, so that only its sign counts, unless it is this short
+# The action is the length of the turn's axis, which Unity normalises: only its sign counts, unless it is this short.
+_LEAST_TURN = np.sqrt(1e-5)
 _LASER_LENGTH, _LASER_RADIUS = 25.0, 2.0  # m
 _FROZEN_TICKS = 200
 _AGENT_MASS, _FOOD_MASS = 10.0, 5.0  # kg
