@@ -134,9 +134,9 @@ class NetworkBody(nn.Module):
         x = self.layers(x)
         if self.goal_layer is not None:
             x = self.goal_layer(x, goal)
-        if self.memory is None:
+        if self.memory is None or memory is None:
             return x, None
-        x, memory = self.memory(x, memory, length)
+        x, memory = self.memory(x, memory.to(x.dtype), length)
         return x, memory
 
     def _encode(self, observations: Sequence[torch.Tensor]) -> torch.Tensor:

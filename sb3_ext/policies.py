@@ -1,0 +1,232 @@
+"""`UnityPolicy`: actor and critic over the sensors of a behavior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import nn
+
+from sb3_ext.agents import SpaceColumns
+from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution
+from sb3_ext.experience import Batch, Rollout
+from sb3_ext.networks import NetworkBody, NetworkSettings
+from sb3_ext.networks.layers import linear
+from unity_gym.errors import UnknownNameError
+from unity_gym.specs import ActionTuple, Array
+
+Tensors = list[torch.Tensor]
+
+
+class UnityPolicy(BasePolicy):
+    """An actor and a critic with one value head a reward signal, as Unity's PPO has them.
+
+    Memory, where there is any, is one vector an agent: the actor's, then that of a separate critic.
+
+    :param observation_space: of one agent
+    :param action_space: of one agent
+    :param lr_schedule: learning rate by remaining progress (1 → 0)
+    :param columns: observations and actions as columns; by default derived from the spaces
+    :param value_heads: names of the reward signals
+    :param shared_critic: put the value heads on the actor's body instead of on a body of their own
+    :param action_scaling: "unity" (the environment gets clip(raw, −3, 3) / 3, stretched to the bounds of the space) or
+        "clip" (the raw numbers, clipped to the bounds, as in SB3)
+    :param log_std_init: first logarithm of the standard deviations of continuous actions
+    :param optimizer_class: one optimiser over actor and critic
+    :param optimizer_kwargs: beside the learning rate
+    :param network: as in `NetworkSettings`
+    :raises UnknownNameError: another action scaling
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        *,
+        columns: SpaceColumns | None = None,
+        value_heads: Sequence[str] = ("extrinsic",),
+        shared_critic: bool = False,
+        action_scaling: str = "unity",
+        log_std_init: float = 0.0,
+        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
+        optimizer_kwargs: dict[str, Any] | None = None,
+        **network: Any,
+    ) -> None:
+        super().__init__(
+            observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs
+        )
+        if action_scaling not in ("unity", "clip"):
+            raise UnknownNameError(f"action_scaling is 'unity' or 'clip', not {action_scaling!r}")
+        self.columns = columns or SpaceColumns(observation_space, action_space)
+        self.settings = NetworkSettings(**network)
+        self.action_scaling = action_scaling
+        self._constructor = {
+            "columns": self.columns,
+            "value_heads": tuple(value_heads),
+            "shared_critic": shared_critic,
+            "action_scaling": action_scaling,
+            "log_std_init": log_std_init,
+            "optimizer_class": optimizer_class,
+            "optimizer_kwargs": optimizer_kwargs,
+            **network,
+        }
+        spec = self.columns.spec
+        self.distribution = ActionDistribution(spec.action_spec)
+        self.body = NetworkBody(spec, self.settings)
+        self.head = self.distribution.proba_distribution_net(self.body.features, log_std_init)
+        self.critic = None if shared_critic else NetworkBody(spec, self.settings, self.body.normalization)
+        self.value_head = linear(self.body.features, len(value_heads), _xavier_rows)
+        self.memory_size = self.settings.memory_size * (1 if shared_critic else 2)
+        self.optimizer = optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters() | self._constructor | {"lr_schedule": self._dummy_schedule}
+        del data["normalize_images"]
+        return data
+
+    def act(
+        self, observations: Tensors, masks: torch.Tensor | None, memory: torch.Tensor, deterministic: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Decide for n agents.
+
+        :param observations: one (n, *shape) a sensor
+        :param masks: bool (n, sum of branches), True = allowed; None allows everything
+        :param memory: (n, memory size)
+        :return: raw actions (n, columns), their log-probabilities (n, columns), memory afterwards
+        """
+        mine, others = self._split(memory)
+        features, after = self.body(observations, mine)
+        if after is not None:
+            parts = [after]
+            if self.critic is not None:
+                parts.append(self.critic(observations, others)[1])
+            memory = torch.cat(parts, 1)
+        distribution = self._distribution(features, masks)
+        actions = distribution.get_actions(deterministic)
+        return actions, distribution.log_prob_columns(actions), memory
+
+    def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
+        """Values (m, signals) and log-probabilities (m, columns) of a batch's decisions, and their distribution."""
+        mine, others = self._split(batch.memory)
+        features, _ = self.body(batch.observations, mine, batch.length)
+        distribution = self._distribution(features, batch.action_masks)
+        if self.critic is not None:
+            features, _ = self.critic(batch.observations, others, batch.length)
+        return self.value_head(features), distribution.log_prob_columns(batch.actions), distribution
+
+    def _distribution(self, features: torch.Tensor, masks: torch.Tensor | None) -> ActionDistribution:
+        mean, log_std, logits = self.head(features)
+        return self.distribution.proba_distribution(mean, log_std, logits, masks)
+
+    def predict_values(self, observations: Tensors, memory: torch.Tensor) -> torch.Tensor:
+        """(n, signals), of one (n, *shape) a sensor and memory (n, memory size)."""
+        mine, others = self._split(memory)
+        features, _ = self.body(observations, mine) if self.critic is None else self.critic(observations, others)
+        values: torch.Tensor = self.value_head(features)
+        return values
+
+    def _split(self, memory: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The actor's and the critic's part of the memory."""
+        size = self.settings.memory_size
+        return (memory[:, :size], memory[:, size:]) if size else (None, None)
+
+    @torch.no_grad()
+    def refresh_memory(self, rollout: Rollout) -> None:
+        """Put into the first decision of each sequence the memory that the present weights would have there.
+
+        A trajectory's own first memory stays, and the others follow from it, sequence by sequence.
+        """
+        length = self.settings.sequence_length
+        decisions, _ = rollout.sequences(length)
+        first = decisions[:, 0]
+        trajectory = rollout.trajectory[first]
+        number = torch.arange(len(first), device=first.device)
+        number = number - torch.searchsorted(trajectory, trajectory)  # of the sequence in its trajectory
+        for place in range(1, int(number.max()) + 1):
+            which = torch.nonzero(number == place).squeeze(1)
+            before = Batch(rollout, decisions[which - 1], None)
+            mine, others = self._split(before.memory)
+            parts = [self.body(before.observations, mine, length)[1]]
+            if self.critic is not None:
+                parts.append(self.critic(before.observations, others, length)[1])
+            rollout.memory[first[which]] = torch.cat([part for part in parts if part is not None], 1).to(torch.float32)
+
+    @property
+    def has_fresh_normalization(self) -> bool:
+        """Whether observations are normalised and no statistics are there yet."""
+        return self.body.normalization is not None and self.body.normalization.fresh
+
+    def environment_actions(self, actions: Array) -> ActionTuple:
+        """Raw actions (n, columns) → what the environment gets."""
+        size = self.columns.spec.action_spec.continuous_size
+        raw, low, high = actions[:, :size], self.columns.low, self.columns.high
+        if self.action_scaling == "unity":
+            scaled = np.clip(raw, -CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
+            continuous = (high + low) / 2 + scaled * ((high - low) / 2)
+        else:
+            continuous = np.clip(raw, low, high)
+        return ActionTuple(continuous, actions[:, size:].astype(np.int32))
+
+    def tensors(self, columns: Sequence[Array]) -> Tensors:
+        """Arrays as tensors on the device of this policy."""
+        return [torch.as_tensor(column, device=self.device) for column in columns]
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:
+        """Raw actions (n, columns), without masks and memory; SB3 requires the method."""
+        columns = self._columns(observation)
+        memory = torch.zeros((len(columns[0]), self.memory_size), device=self.device)
+        return self.act(columns, None, memory, deterministic)[0]
+
+    def _columns(self, observation: PyTorchObs) -> Tensors:
+        arrays = (
+            {key: part.cpu().numpy() for key, part in observation.items()}
+            if isinstance(observation, dict)
+            else observation.cpu().numpy()
+        )
+        return self.tensors(self.columns.columns(arrays))
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
+        """The actions for one observation or a batch of n, as the action space forms them.
+
+        It replaces `BasePolicy.predict`, which knows neither masks nor actions of numbers and choices.
+
+        :param state: the memory, as the last call returned it; None at first and where there is none
+        :param episode_start: bool (n,), where the memory begins anew
+        :param action_masks: bool (n, sum of branches), True = allowed
+        """
+        self.set_training_mode(False)
+        tensor, is_batch = self.obs_to_tensor(observation)
+        columns = self._columns(tensor)
+        n = len(columns[0])
+        memory = torch.zeros((n, self.memory_size)) if state is None else torch.as_tensor(state[0]).clone()
+        if episode_start is not None:
+            memory[torch.as_tensor(episode_start, dtype=torch.bool).reshape(-1)] = 0
+        masks = None
+        if action_masks is not None:
+            masks = torch.as_tensor(action_masks, dtype=torch.bool, device=self.device).reshape(n, -1)
+        with torch.no_grad():
+            raw, _, memory = self.act(columns, masks, memory.to(self.device), deterministic)
+        actions = self.columns.actions(self.environment_actions(raw.cpu().numpy()))
+        if not is_batch:
+            actions = {key: part[0] for key, part in actions.items()} if isinstance(actions, dict) else actions[0]
+        return actions, (memory.cpu().numpy(),) if self.memory_size else None
+
+
+def _xavier_rows(weight: torch.Tensor) -> torch.Tensor:
+    """Each row as the weights of a layer with one output."""
+    for row in weight:
+        nn.init.xavier_uniform_(row.unsqueeze(0))
+    return weight

@@ -1,0 +1,499 @@
+"""Proximal policy optimisation on Unity's terms."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import FloatSchedule, explained_variance
+from stable_baselines3.common.vec_env import VecEnv
+from torch import nn
+
+from sb3_ext.agents import Agents, Columns, SpaceColumns, UnityAgents, VecEnvAgents
+from sb3_ext.experience import Experience, Rollout, advantages
+from sb3_ext.policies import UnityPolicy
+from sb3_ext.reward_signals import Extrinsic, RewardSignal
+from sb3_ext.vec_env import UnityVecEnv
+from unity_gym.errors import UnityGymError, UnknownNameError
+from unity_gym.specs import ActionTuple, Array
+
+SelfPPO = TypeVar("SelfPPO", bound="PPO")
+
+SB3_MEANINGS: dict[str, Any] = {
+    "rollout": "cut",
+    "time_horizon": None,
+    "ratio": "action",
+    "entropy": "sum",
+    "clip_value": False,
+    "advantage_normalization": "minibatch",
+    "last_minibatch": "keep",
+    "max_grad_norm": 0.5,
+    "learning_rate_schedule": "constant",
+    "action_scaling": "clip",
+}
+"""Every named option of `PPO` with the meaning that Stable-Baselines3 gives it: `PPO(…, **SB3_MEANINGS)`."""
+
+_CHOICES = {
+    "rollout": ("trajectories", "cut"),
+    "ratio": ("column", "action"),
+    "entropy": ("unity", "sum"),
+    "combine_advantages": ("mean", "sum"),
+    "advantage_normalization": ("buffer", "minibatch", "none"),
+    "last_minibatch": ("drop", "keep"),
+    "learning_rate_schedule": ("linear", "constant"),
+    "clip_range_schedule": ("linear", "constant"),
+    "ent_coef_schedule": ("linear", "constant"),
+}
+_CHUNK = 4096  # decisions that are evaluated at once outside of the update
+
+
+class Linear:
+    """A schedule from `initial` at the start to `final` at the end of training."""
+
+    def __init__(self, initial: float, final: float) -> None:
+        self.initial, self.final = initial, final
+
+    def __call__(self, progress_remaining: float) -> float:
+        """The value, with this part of the training still to come (1 → 0)."""
+        return self.final + (self.initial - self.final) * min(max(progress_remaining, 0.0), 1.0)
+
+
+class PPO(OnPolicyAlgorithm):
+    """Proximal Policy Optimization (clip version), with the meanings that Unity's trainer gives the numbers.
+
+    Paper: https://arxiv.org/abs/1707.06347. It learns on any SB3 `VecEnv`; on a `UnityVecEnv` (not wrapped) every agent
+    is waited for by itself. The named options below have Unity's meaning as the default and Stable-Baselines3's as the
+    other value; `SB3_MEANINGS` has all of the latter. A step is one decision of one agent.
+
+    :param policy: "UnityPolicy"
+    :param env: the environment
+    :param learning_rate: a number, or a function of the remaining progress (1 → 0)
+    :param buffer_size: decisions an update. With `rollout="trajectories"` an update comes when the finished
+        trajectories hold more, with "cut" when the decisions are as many
+    :param batch_size: decisions a minibatch
+    :param n_epochs: passes over the buffer an update
+    :param time_horizon: decisions after which a trajectory is cut; None for whole episodes
+    :param gae_lambda: λ of the generalised advantage estimates
+    :param clip_range: ε, a number or a function of the remaining progress
+    :param ent_coef: β, the weight of the entropy, a number or a function of the remaining progress
+    :param vf_coef: the weight of the value loss
+    :param max_grad_norm: clip the norm of the gradient; None does not
+    :param target_kl: end an update when the approximate KL divergence is 1.5 times as large; None does not
+    :param reward_signals: what to reward, each with its discount; by default `Extrinsic()`
+    :param rollout: "trajectories" learns from finished ones only, and the others wait for the next update; "cut" cuts
+        all of them when the buffer is full, so that nothing is older than the policy
+    :param ratio: "column" clips the ratio of each action column, "action" that of the whole action
+    :param entropy: "unity" is the mean over continuous columns plus the sum over branches, "sum" the sum over all
+    :param clip_value: the value loss is the larger of that of the new value and that of the new value clipped to ±ε
+        around the old one; False leaves it unclipped
+    :param combine_advantages: "mean" or "sum" over the reward signals
+    :param advantage_normalization: over the "buffer", over each "minibatch", or "none"
+    :param last_minibatch: "drop" or "keep" one that is smaller than the others
+    :param learning_rate_schedule: "linear" (to 1e-10 at the end) or "constant", for a number
+    :param clip_range_schedule: the same (to 0.1); by default as the learning rate's
+    :param ent_coef_schedule: the same (to 1e-5); by default as the learning rate's
+    :param action_scaling: of `UnityPolicy`
+    :param stats_window_size: episodes over which the logged return is averaged
+    :param tensorboard_log: folder for TensorBoard; None for none
+    :param policy_kwargs: of `UnityPolicy`, such as `hidden_units` and `normalize`
+    :param verbose: 0 nothing, 1 progress, 2 debugging
+    :param seed: of NumPy, torch and the environment
+    :param device: "cpu", "cuda", or "auto"
+    :raises UnknownNameError: an option that has no such value
+    :raises UnityGymError: a size that is no size, two signals of one name, or sequences longer than a minibatch
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"UnityPolicy": UnityPolicy}
+    policy: UnityPolicy  # type: ignore[assignment]
+    rollout_buffer: Experience  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        policy: str | type[UnityPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 3e-4,
+        buffer_size: int = 10240,
+        batch_size: int = 1024,
+        n_epochs: int = 3,
+        time_horizon: int | None = 64,
+        gae_lambda: float = 0.95,
+        clip_range: float | Schedule = 0.2,
+        ent_coef: float | Schedule = 5e-3,
+        vf_coef: float = 0.5,
+        max_grad_norm: float | None = None,
+        target_kl: float | None = None,
+        reward_signals: Sequence[RewardSignal] | None = None,
+        *,
+        rollout: str = "trajectories",
+        ratio: str = "column",
+        entropy: str = "unity",
+        clip_value: bool = True,
+        combine_advantages: str = "mean",
+        advantage_normalization: str = "buffer",
+        last_minibatch: str = "drop",
+        learning_rate_schedule: str = "linear",
+        clip_range_schedule: str | None = None,
+        ent_coef_schedule: str | None = None,
+        action_scaling: str = "unity",
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: torch.device | str = "auto",
+        _init_setup_model: bool = True,
+    ) -> None:
+        self.rollout, self.ratio, self.entropy = rollout, ratio, entropy
+        self.combine_advantages, self.advantage_normalization = combine_advantages, advantage_normalization
+        self.last_minibatch, self.learning_rate_schedule = last_minibatch, learning_rate_schedule
+        self.clip_range_schedule = clip_range_schedule or learning_rate_schedule
+        self.ent_coef_schedule = ent_coef_schedule or learning_rate_schedule
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise UnknownNameError(f"{name} is one of {allowed}, not {getattr(self, name)!r}")
+        for name, size in (("buffer_size", buffer_size), ("batch_size", batch_size), ("n_epochs", n_epochs)):
+            if size < 1:
+                raise UnityGymError(f"{name} is at least 1; got {size}")
+        self.buffer_size, self.batch_size, self.n_epochs = buffer_size, batch_size, n_epochs
+        self.time_horizon, self.clip_range, self.clip_value = time_horizon, clip_range, clip_value
+        self.target_kl, self.action_scaling = target_kl, action_scaling
+        self.reward_signals = [Extrinsic()] if reward_signals is None else list(reward_signals)
+        names = [signal.name for signal in self.reward_signals]
+        if not names or len(set(names)) < len(names):
+            raise UnityGymError(f"reward_signals are one or more of different names; got {names}")
+        super().__init__(
+            policy,  # type: ignore[arg-type]
+            env,  # type: ignore[arg-type]
+            learning_rate=_schedule(learning_rate, learning_rate_schedule, 1e-10),
+            n_steps=buffer_size,
+            gamma=self.reward_signals[0].gamma,
+            gae_lambda=gae_lambda,
+            ent_coef=ent_coef,  # type: ignore[arg-type]
+            vf_coef=vf_coef,
+            max_grad_norm=max_grad_norm,  # type: ignore[arg-type]
+            use_sde=False,
+            sde_sample_freq=-1,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            policy_kwargs=policy_kwargs,
+            verbose=verbose,
+            seed=seed,
+            device=device,
+            supported_action_spaces=(
+                spaces.Box,
+                spaces.Discrete,
+                spaces.MultiDiscrete,
+                spaces.MultiBinary,
+                spaces.Dict,
+            ),
+            _init_setup_model=False,
+        )
+        self.columns: SpaceColumns | None = None if self.env is None else self._columns_of(self.env)
+        self._agents: Agents | None = None
+        self._memory: Array = np.zeros((0, 0), np.float32)
+        if _init_setup_model:
+            self._setup_model()
+
+    def _columns_of(self, env: VecEnv) -> SpaceColumns:
+        unity = (env.table.spec, env.layout) if isinstance(env, UnityVecEnv) else None
+        return SpaceColumns(env.observation_space, env.action_space, unity)
+
+    def _setup_model(self) -> None:
+        """Build schedules, policy, reward signals and experience. It replaces SB3's, whose buffer it does not use."""
+        self._setup_lr_schedule()
+        self.set_random_seed(self.seed)
+        self._epsilon = _schedule(self.clip_range, self.clip_range_schedule, 0.1)
+        self._beta = _schedule(self.ent_coef, self.ent_coef_schedule, 1e-5)
+        self.policy = self.policy_class(  # type: ignore[assignment]
+            self.observation_space,
+            self.action_space,
+            self.lr_schedule,
+            columns=self.columns,
+            value_heads=[signal.name for signal in self.reward_signals],
+            action_scaling=self.action_scaling,
+            **self.policy_kwargs,
+        ).to(self.device)
+        self.columns = self.policy.columns
+        network = self.policy.settings
+        if network.memory_size and network.sequence_length > self.batch_size:
+            raise UnityGymError(
+                f"a minibatch holds whole sequences: sequence_length {network.sequence_length} is more than batch_size "
+                f"{self.batch_size}"
+            )
+        self.signals = nn.ModuleDict()
+        for signal in self.reward_signals:
+            mine = copy.deepcopy(signal)
+            mine.setup(self.columns.spec)
+            self.signals[signal.name] = mine
+        self.signals.to(self.device)
+        self.rollout_buffer = Experience(self.time_horizon, self.policy.memory_size)
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        before = self._last_obs
+        prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        if self._agents is None or self._last_obs is not before:
+            self._begin()
+        return prepared
+
+    def _begin(self) -> None:
+        """Begin with the agents of an environment that was reset; what they did before is forgotten."""
+        assert self.env is not None
+        assert self.columns is not None
+        if isinstance(self.env, UnityVecEnv):
+            self._agents = UnityAgents(self.env)
+        else:
+            self._agents = VecEnvAgents(self.env, self.columns, self._last_obs)
+        self.rollout_buffer.reset()
+        self._memory = np.zeros((len(self._agents.table), self.policy.memory_size), np.float32)
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Go on with another environment of the same behavior; see `BaseAlgorithm.set_env`."""
+        super().set_env(env, force_reset)
+        self._agents = None
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: Experience,  # type: ignore[override]
+        n_rollout_steps: int,
+    ) -> bool:
+        """Let the agents act until the buffer is full. It replaces SB3's, which takes all agents to act at once.
+
+        :return: False where the callback ended the training
+        """
+        assert self._agents is not None
+        self.policy.set_training_mode(False)
+        callback.on_rollout_start()
+        while not self._is_full(rollout_buffer, n_rollout_steps):
+            actions = self.decide(self._agents.table)
+            rewards, dones, infos = self._agents.step(actions)
+            self.observe(self._agents.table)
+            if isinstance(self._agents, VecEnvAgents):
+                self._last_obs = new_obs = self._agents.last_observations
+            callback.update_locals(locals())
+            if not callback.on_step():
+                return False
+            self._update_info_buffer(infos, dones)
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def _is_full(self, experience: Experience, size: int) -> bool:
+        return experience.finished > size if self.rollout == "trajectories" else experience.closed >= size
+
+    def decide(self, table: Columns) -> ActionTuple:
+        """Decide for the rows that ask for it, and remember it: the actions of all rows, zeros for the others."""
+        rows = np.flatnonzero(table.decided)
+        spec = self.policy.columns.spec.action_spec
+        actions = spec.empty_action(len(table))
+        if not len(rows):
+            return actions
+        self._memory = np.pad(self._memory, ((0, len(table) - len(self._memory)), (0, 0)))
+        memory = self._memory[rows]
+        masks = torch.as_tensor(table.action_mask[rows], device=self.device) if spec.discrete_size else None
+        with torch.no_grad():
+            raw, log_probs, after = self.policy.act(
+                self.policy.tensors([column[rows] for column in table.observations]),
+                masks,
+                torch.as_tensor(memory, device=self.device),
+            )
+        chosen = raw.cpu().numpy()
+        self.rollout_buffer.decide(table, rows, chosen, log_probs.cpu().numpy(), memory)
+        self._memory[rows] = after.cpu().numpy()
+        self.num_timesteps += len(rows)
+        mine = self.policy.environment_actions(chosen)
+        actions.continuous[rows], actions.discrete[rows] = mine.continuous, mine.discrete
+        return actions
+
+    def observe(self, table: Columns) -> None:
+        """Remember what came of the decisions."""
+        self.rollout_buffer.observe(table, self._memory)
+        self._memory[table.terminated | table.truncated] = 0
+
+    def train(self) -> None:
+        """Update policy, critic and reward signals from the rollout: the paper's equations, in its order."""
+        policy, progress = self.policy, self._current_progress_remaining
+        policy.set_training_mode(True)
+        self._update_learning_rate(policy.optimizer)
+        epsilon, beta = self._epsilon(progress), self._beta(progress)
+        rollout = self._take_rollout()
+        self._estimate(rollout)
+        length = policy.settings.sequence_length if policy.settings.memory_size else 1
+        log: dict[str, list[Any]] = defaultdict(list)
+        diverged = False
+
+        for epoch in range(self.n_epochs):
+            if epoch and policy.settings.memory_size:
+                policy.refresh_memory(rollout)
+            for batch in rollout.shuffled(self.batch_size, length, drop_last=self.last_minibatch == "drop"):
+                values, log_probs, distribution = policy.evaluate(batch)
+                advantage = batch.advantages.unsqueeze(1)
+                if self.advantage_normalization == "minibatch" and len(batch) > 1:
+                    known = advantage if batch.valid is None else advantage[batch.valid]
+                    advantage = (advantage - known.mean()) / (known.std() + 1e-8)
+
+                # r(θ) = π(a|s) / π_old(a|s)
+                log_ratio = log_probs - batch.log_probs
+                if self.ratio == "action":
+                    log_ratio = log_ratio.sum(1, keepdim=True)
+                ratio = log_ratio.exp()
+                # L^CLIP = E[min(r Â, clip(r, 1 − ε, 1 + ε) Â)]
+                clipped = ratio.clamp(1 - epsilon, 1 + epsilon)
+                policy_loss = -batch.mean(torch.minimum(ratio * advantage, clipped * advantage))
+                # L^VF = E[(V − R)²], averaged over the reward signals
+                error = (values - batch.returns).square()
+                if self.clip_value:
+                    near = batch.values + (values - batch.values).clamp(-epsilon, epsilon)
+                    error = torch.maximum(error, (near - batch.returns).square())
+                value_loss = batch.mean(error)
+                # S[π]
+                entropy = batch.mean(
+                    distribution.unity_entropy() if self.entropy == "unity" else distribution.entropy()
+                )
+                loss = policy_loss + self.vf_coef * value_loss - beta * entropy
+
+                with torch.no_grad():
+                    kl = batch.mean(log_ratio.exp() - 1 - log_ratio)
+                    log["policy_gradient_loss"].append(policy_loss.detach())
+                    log["value_loss"].append(value_loss.detach())
+                    log["entropy"].append(entropy.detach())
+                    log["approx_kl"].append(kl)
+                    log["clip_fraction"].append(batch.mean(((ratio - 1).abs() > epsilon).float()))
+                diverged = self.target_kl is not None and kl.item() > 1.5 * self.target_kl
+                if diverged:
+                    break
+                policy.optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                if self.max_grad_norm is not None:
+                    nn.utils.clip_grad_norm_(policy.parameters(), self.max_grad_norm)
+                policy.optimizer.step()
+                for signal in self._signals():
+                    for name, value in signal.update(batch).items():
+                        log[f"{signal.name}_{name}"].append(torch.as_tensor(value))
+            self._n_updates += 1
+            if diverged:
+                break
+
+        if not self._first_statistics:
+            policy.body.update_normalization(rollout.observations)
+        self._log_update(rollout, log, epsilon, beta)
+
+    def _take_rollout(self) -> Rollout:
+        assert self._agents is not None
+        if self.rollout == "cut":
+            self.rollout_buffer.cut(self._agents.table, self._memory)
+        rollout = self.rollout_buffer.take(self.device)
+        # The statistics of observations stay as they are from the decision to the end of the update, so that the first
+        # ratio is 1. Only the very first ones come from the rollout at hand, as there would be none otherwise.
+        self._first_statistics = self.policy.has_fresh_normalization
+        if self._first_statistics:
+            self.policy.body.update_normalization(rollout.observations)
+            with torch.no_grad():
+                parts = [self.policy.evaluate(batch)[1] for batch in rollout.in_order(_CHUNK)]
+            rollout.log_probs = torch.cat(parts).to(rollout.log_probs.dtype)
+        return rollout
+
+    @torch.no_grad()
+    def _estimate(self, rollout: Rollout) -> None:
+        """Give the rollout values, returns and advantages of every reward signal."""
+        policy = self.policy
+        batches = list(rollout.in_order(_CHUNK))
+        values = torch.cat([policy.predict_values(batch.observations, batch.memory) for batch in batches])
+        ends = torch.cat(
+            [
+                policy.predict_values([column[part] for column in rollout.end_observations], rollout.end_memory[part])
+                for part in torch.split(torch.arange(len(rollout.lengths), device=self.device), _CHUNK)
+            ]
+        ).to(torch.float64)
+        estimates = []
+        for index, signal in enumerate(self._signals()):
+            rewards = torch.cat([signal.rewards(batch) for batch in batches]).to(torch.float64) * signal.strength
+            self.logger.record(f"rollout/{signal.name}_reward", rewards.mean().item())
+            self.logger.record(f"rollout/{signal.name}_value_estimate", values[:, index].mean().item())
+            following = ends[:, index].cpu().numpy()
+            if not signal.outlasts_episodes:
+                following = np.where(rollout.terminated, 0, following)
+            estimates.append(
+                advantages(
+                    rewards.cpu().numpy(),
+                    values[:, index].to(torch.float64).cpu().numpy(),
+                    following,
+                    rollout.lengths,
+                    signal.gamma,
+                    self.gae_lambda,
+                )
+            )
+        each = np.stack(estimates, 1)
+        combined = each.mean(1) if self.combine_advantages == "mean" else each.sum(1)
+        if self.advantage_normalization == "buffer":
+            combined = (combined - combined.mean()) / (combined.std() + 1e-10)
+        rollout.values = values
+        rollout.returns = torch.from_numpy(each).to(values) + values
+        rollout.advantages = torch.from_numpy(combined).to(values)
+
+    def _signals(self) -> list[RewardSignal]:
+        return [signal for signal in self.signals.values() if isinstance(signal, RewardSignal)]
+
+    def _log_update(self, rollout: Rollout, log: dict[str, list[torch.Tensor]], epsilon: float, beta: float) -> None:
+        for name, values in log.items():
+            self.logger.record(f"train/{name}", torch.stack(values).mean().item())
+        variance = explained_variance(rollout.values.cpu().numpy().ravel(), rollout.returns.cpu().numpy().ravel())
+        self.logger.record("train/explained_variance", variance)
+        if self.policy.head.mean is not None:
+            self.logger.record("train/std", self.policy.head.log_std.exp().mean().item())
+        self.logger.record("train/clip_range", epsilon)
+        self.logger.record("train/ent_coef", beta)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+
+    def learn(
+        self: SelfPPO,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "PPO",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfPPO:
+        """Learn for `total_timesteps` decisions, all agents together; see `BaseAlgorithm.learn`."""
+        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
+        """The actions for one observation or a batch; see `UnityPolicy.predict`."""
+        return self.policy.predict(observation, state, episode_start, deterministic, action_masks)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_agents", "_memory"]
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer", "signals"], []
+
+
+def _schedule(value: float | Schedule, kind: str, final: float) -> Schedule:
+    """A number as a schedule of this kind; a function as it is."""
+    if callable(value) or kind == "constant":
+        return FloatSchedule(value)
+    return Linear(value, min(final, value))

@@ -1,0 +1,526 @@
+"""PPO: its numbers against float64 references and plain SB3, its life as an SB3 algorithm, and what it learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3 import PPO as PlainPPO  # noqa: N811
+from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback, StopTrainingOnMaxEpisodes
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+
+from sb3_ext import UnityVecEnv
+from sb3_ext.policies import UnityPolicy
+from sb3_ext.ppo import PPO, SB3_MEANINGS
+from sb3_ext.reward_signals import Extrinsic, RewardSignal
+from unity_gym.errors import UnityGymError, UnknownNameError
+
+
+class Toy(gym.Env):
+    """Episodes of random length with masks; every third is truncated."""
+
+    def __init__(self, action_space: spaces.Space[Any], observation_space: spaces.Space[Any] | None = None) -> None:
+        self.action_space = action_space
+        self.observation_space = observation_space or spaces.Box(-5, 5, (4,), np.float32)
+        self.observation_space.seed(0)
+        self.rng = np.random.default_rng(0)
+        self.episode = self.left = 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed, options=options)
+        self.episode += 1
+        self.left = int(self.rng.integers(3, 12))
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        assert self.action_space.contains(action) or isinstance(self.action_space, spaces.Dict)
+        self.left -= 1
+        over = self.left == 0
+        late = self.episode % 3 == 0
+        return self.observation_space.sample(), float(self.rng.normal()), over and not late, over and late, {}
+
+    def action_masks(self) -> np.ndarray:
+        space = self.action_space["discrete"] if isinstance(self.action_space, spaces.Dict) else self.action_space
+        sizes = [space.n] if isinstance(space, spaces.Discrete) else space.nvec
+        masks = self.rng.random(sum(sizes)) < 0.6
+        masks[np.cumsum([0, *sizes])[:-1]] = True
+        return masks
+
+
+HYBRID = spaces.Dict({"continuous": spaces.Box(-1, 1, (2,), np.float32), "discrete": spaces.MultiDiscrete([3, 2])})
+EPSILON, BETA = 0.2, 0.01
+
+
+def reference_losses(model: PPO, rollout: Any, decisions: np.ndarray, epsilon: float, beta: float) -> float:
+    """The loss over some decisions in float64, from weights and formulas."""
+    policy = model.policy
+    spec = policy.columns.spec.action_spec
+    size = spec.continuous_size
+
+    def dense(layers: torch.nn.Sequential, x: np.ndarray) -> np.ndarray:
+        for layer in layers:
+            if isinstance(layer, torch.nn.Linear):
+                x = x @ layer.weight.detach().double().numpy().T + layer.bias.detach().double().numpy()
+            else:
+                x = x / (1 + np.exp(-x))
+        return x
+
+    def body(net: Any, x: np.ndarray) -> np.ndarray:
+        x = dense(net.layers, x)
+        if net.memory is None:
+            return x
+        return lstm(net.memory.lstm, x, start(net))
+
+    def start(net: Any) -> np.ndarray:
+        memory = rollout.memory.double().numpy()
+        half = policy.settings.memory_size
+        return memory[:, :half] if net is policy.body else memory[:, half:]
+
+    def lstm(cell: torch.nn.LSTM, x: np.ndarray, memory: np.ndarray) -> np.ndarray:
+        """Step by step through each sequence; sequences begin every `sequence_length` decisions of a trajectory."""
+        hidden = cell.hidden_size
+        weights = [getattr(cell, name).detach().double().numpy() for name in ("weight_ih_l0", "weight_hh_l0")]
+        bias = (cell.bias_ih_l0 + cell.bias_hh_l0).detach().double().numpy()
+        out = np.zeros((len(x), hidden))
+        first = 0
+        for length in rollout.lengths:
+            for step in range(length):
+                row = first + step
+                if step % policy.settings.sequence_length == 0:
+                    h, c = memory[row, :hidden], memory[row, hidden:]
+                gates = weights[0] @ x[row] + weights[1] @ h + bias
+                i, f, g, o = gates.reshape(4, hidden)
+                sigmoid = lambda z: 1 / (1 + np.exp(-z))  # noqa: E731
+                c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+                h = sigmoid(o) * np.tanh(c)
+                out[row] = h
+            first += length
+        return out
+
+    x = np.concatenate([column.double().numpy() for column in rollout.observations], 1)
+    if policy.body.normalization is not None:
+        norm = policy.body.normalization
+        x = np.clip((x - norm.mean.numpy()) / np.sqrt(norm.squares.numpy() / norm.count.numpy()), -5, 5)
+    features, critic = body(policy.body, x), body(policy.critic, x)
+    actions = rollout.actions.double().numpy()
+    log_probs, entropy = [], np.zeros(len(x))
+    if size:
+        mean, log_std = dense([policy.head.mean], features), policy.head.log_std.detach().double().numpy()
+        z = (actions[:, :size] - mean) / np.exp(log_std)
+        log_probs.append(-0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi))
+        entropy += (0.5 * np.log(2 * np.pi * np.e) + log_std).mean()
+    if spec.discrete_size:
+        logits, masks = dense([policy.head.logits], features), rollout.action_masks.numpy()
+        for index, part in enumerate(np.split(np.arange(logits.shape[1]), np.cumsum(spec.discrete_branches)[:-1])):
+            weight = np.where(masks[:, part], np.exp(logits[:, part]), 0)
+            p = weight / weight.sum(1, keepdims=True)
+            log_p = np.log(np.where(p > 0, p, 1))
+            log_probs.append(log_p[np.arange(len(p)), actions[:, size + index].astype(int)][:, np.newaxis])
+            entropy -= (p * log_p).sum(1)
+    values = dense([policy.value_head], critic)
+    ratio = np.exp(np.concatenate(log_probs, 1) - rollout.log_probs.double().numpy())[decisions]
+    advantage = rollout.advantages.double().numpy()[decisions, np.newaxis]
+    surrogate = np.minimum(ratio * advantage, np.clip(ratio, 1 - epsilon, 1 + epsilon) * advantage).mean()
+    old, target = rollout.values.double().numpy()[decisions], rollout.returns.double().numpy()[decisions]
+    new = values[decisions]
+    near = old + np.clip(new - old, -epsilon, epsilon)
+    value_loss = np.maximum((target - new) ** 2, (target - near) ** 2).mean()
+    return float(-surrogate + 0.5 * value_loss - beta * entropy[decisions].mean())
+
+
+def reference_estimates(
+    model: PPO, rollout: Any, values: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and normalised advantages, trajectory by trajectory and backwards."""
+    rewards = (rollout.rewards + rollout.group_rewards).double().numpy()
+    gamma, decay = 0.9, 0.9 * model.gae_lambda
+    estimates, first = np.zeros(len(rewards)), 0
+    for trajectory, length in enumerate(rollout.lengths):
+        following, carried = 0.0 if rollout.terminated[trajectory] else ends[trajectory], 0.0
+        for row in reversed(range(first, first + length)):
+            carried = rewards[row] + gamma * following - values[row] + decay * carried
+            following = values[row]
+            estimates[row] = carried
+        first += length
+    return estimates + values, (estimates - estimates.mean()) / (estimates.std() + 1e-10)
+
+
+@pytest.mark.parametrize("memory", [0, 8])
+@pytest.mark.parametrize("actions", [spaces.Box(-1, 1, (2,), np.float32), spaces.MultiDiscrete([3, 2]), HYBRID])
+def test_losses_returns_and_advantages_agree_with_a_float64_reference(actions: spaces.Space, memory: int) -> None:
+    env = make_toys(actions)
+    model = PPO(
+        "UnityPolicy",
+        env,
+        buffer_size=90,
+        batch_size=40,
+        n_epochs=2,
+        time_horizon=7,
+        clip_range=EPSILON,
+        ent_coef=BETA,
+        learning_rate=3e-3,
+        learning_rate_schedule="constant",
+        reward_signals=[Extrinsic(gamma=0.9)],
+        policy_kwargs={"normalize": True, "hidden_units": 16, "memory_size": memory, "sequence_length": 3},
+        seed=0,
+        device="cpu",
+    )
+    model.set_logger(configure(None, []))
+    seen: list[tuple[float, float]] = []
+    estimate, evaluate = model._estimate, model.policy.evaluate
+
+    def checked_estimate(rollout: Any) -> None:
+        estimate(rollout)
+        with torch.no_grad():
+            policy = model.policy
+            values = policy.predict_values(rollout.observations, rollout.memory)[:, 0].double().numpy()
+            ends = policy.predict_values(rollout.end_observations, rollout.end_memory)[:, 0].double().numpy()
+        returns, normalised = reference_estimates(model, rollout, values, ends)
+        np.testing.assert_allclose(rollout.returns[:, 0], returns, atol=1e-5)
+        np.testing.assert_allclose(rollout.advantages, normalised, atol=1e-5)
+        assert set(rollout.terminated) == {True, False}
+
+    def checked_evaluate(batch: Any) -> Any:
+        values, log_probs, distribution = evaluate(batch)
+        if hasattr(batch.rollout, "advantages"):
+            decisions = (batch.index if batch.valid is None else batch.index[batch.valid]).numpy()
+            # after an epoch the memories were renewed, in the rollout that the reference reads too
+            expected = reference_losses(model, batch.rollout, decisions, EPSILON, BETA)
+            ratio = (log_probs - batch.log_probs).exp()
+            advantage = batch.advantages.unsqueeze(1)
+            surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+            near = batch.values + (values - batch.values).clamp(-EPSILON, EPSILON)
+            error = torch.maximum((values - batch.returns) ** 2, (near - batch.returns) ** 2)
+            mine = -batch.mean(surrogate) + 0.5 * batch.mean(error) - BETA * batch.mean(distribution.unity_entropy())
+            seen.append((mine.item(), expected))
+        return values, log_probs, distribution
+
+    model._estimate = checked_estimate  # type: ignore[method-assign]
+    model.policy.evaluate = checked_evaluate  # type: ignore[method-assign]
+    model.learn(350)
+    assert len(seen) >= 8
+    found, expected = np.array(seen).T
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    env.close()
+
+
+class HybridVecEnv(DummyVecEnv):
+    """SB3's `DummyVecEnv` knows no dict of actions."""
+
+    def step_async(self, actions: Any) -> None:
+        self.actions = [{key: part[row] for key, part in actions.items()} for row in range(self.num_envs)]
+
+
+def make_toys(actions: spaces.Space, observations: spaces.Space | None = None, n: int = 3) -> DummyVecEnv:
+    class Unmasked(Toy):
+        action_masks: ClassVar[None] = None
+
+    kind = Unmasked if isinstance(actions, spaces.Box) else Toy
+    vec = HybridVecEnv if isinstance(actions, spaces.Dict) else DummyVecEnv
+    env = vec([lambda: kind(actions, observations)] * n)
+    if kind is Unmasked:
+        env.has_attr = lambda name: name != "action_masks"  # type: ignore[method-assign]
+    return env
+
+
+def test_update_for_update_the_same_as_plain_ppo() -> None:
+    numbers = {"batch_size": 32, "n_epochs": 4, "gae_lambda": 0.9, "clip_range": 0.2, "ent_coef": 0.01, "seed": 3}
+    plain = PlainPPO(
+        "MlpPolicy",
+        DummyVecEnv([lambda: gym.make("CartPole-v1", max_episode_steps=15)] * 4),
+        n_steps=20,
+        policy_kwargs={"net_arch": [16, 16], "activation_fn": torch.nn.SiLU},
+        device="cpu",
+        **numbers,
+    )
+    ours = PPO(
+        "UnityPolicy",
+        DummyVecEnv([lambda: gym.make("CartPole-v1", max_episode_steps=15)] * 4),
+        buffer_size=80,
+        policy_kwargs={"hidden_units": 16, "optimizer_kwargs": {"eps": 1e-5}},
+        device="cpu",
+        **numbers,
+        **SB3_MEANINGS,
+    )
+    pairs = [
+        (plain.policy.mlp_extractor.policy_net, ours.policy.body.layers),
+        (plain.policy.mlp_extractor.value_net, ours.policy.critic.layers),
+        (plain.policy.action_net, ours.policy.head.logits),
+        (plain.policy.value_net, ours.policy.value_head),
+    ]
+    for theirs, mine in pairs:
+        mine.load_state_dict(theirs.state_dict())
+    before = plain.policy.action_net.weight.detach().clone()
+    for model in (plain, ours):
+        model.set_logger(configure(None, []))
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        model.learn(5 * 80)
+        assert model.num_timesteps == 400
+        assert model._n_updates == 20
+    for theirs, mine in pairs:
+        for name, value in theirs.state_dict().items():
+            torch.testing.assert_close(mine.state_dict()[name], value, atol=1e-5, rtol=0)
+    assert (plain.policy.action_net.weight - before).abs().max() > 1e-3
+    observations = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    assert (
+        plain.predict(observations, deterministic=True)[0] == ours.predict(observations, deterministic=True)[0]
+    ).all()
+
+
+SPACES = {
+    "numbers": (spaces.Box(-2, 6, (3,), np.float32), None),
+    "choice": (spaces.Discrete(4), spaces.Discrete(5)),
+    "branches": (spaces.MultiDiscrete([3, 2]), spaces.MultiDiscrete([4, 3])),
+    "both": (HYBRID, None),
+    "bits": (spaces.MultiBinary(3), spaces.MultiBinary(4)),
+    "image": (
+        spaces.Discrete(2),
+        spaces.Dict({"eye": spaces.Box(0, 255, (3, 36, 36), np.uint8), "more": spaces.Box(-1, 1, (2, 3), np.float64)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("memory", [0, 8])
+@pytest.mark.parametrize("name", SPACES)
+def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: int, tmp_path: Path) -> None:
+    actions, observations = SPACES[name]
+    if isinstance(actions, spaces.MultiBinary):
+        env = DummyVecEnv([lambda: Bits(actions, observations)] * 2)
+    else:
+        env = make_toys(actions, observations, 2)
+    network = {"normalize": True, "hidden_units": 16, "memory_size": memory, "sequence_length": 4}
+    model = PPO("UnityPolicy", env, buffer_size=30, batch_size=16, policy_kwargs=network, seed=0, device="cpu")
+    model.learn(100)
+    model.save(tmp_path / "model")
+    loaded = PPO.load(tmp_path / "model", env, device="cpu")
+    assert loaded.num_timesteps == model.num_timesteps
+    for mine, theirs in zip(
+        model.policy.optimizer.state_dict()["state"].values(),
+        loaded.policy.optimizer.state_dict()["state"].values(),
+        strict=True,
+    ):
+        assert torch.equal(mine["exp_avg_sq"], theirs["exp_avg_sq"])
+    space, state, other_state = model.observation_space, None, None
+    for step in range(5):
+        batch = [space.sample() for _ in range(3)]
+        joined = (
+            {k: np.stack([b[k] for b in batch]) for k in space.spaces}
+            if isinstance(space, spaces.Dict)
+            else np.stack(batch)
+        )
+        starts = np.array([step == 0, step == 2, False])
+        torch.manual_seed(step)
+        first, state = model.predict(joined, state, starts, deterministic=bool(step % 2))
+        torch.manual_seed(step)
+        second, other_state = loaded.predict(joined, other_state, starts, deterministic=bool(step % 2))
+        for key in first if isinstance(first, dict) else [...]:
+            np.testing.assert_array_equal(first[key], second[key])
+        assert (state is None) == (memory == 0)
+        single, _ = model.predict(batch[0])
+        assert actions.contains(single) or isinstance(actions, (spaces.Dict, spaces.Discrete))
+    loaded.learn(60, reset_num_timesteps=False)
+    assert loaded.num_timesteps >= model.num_timesteps + 60
+    alone = tmp_path / "policy.pt"
+    model.policy.save(alone)
+    lone = UnityPolicy.load(alone, device="cpu")
+    for key, value in model.policy.state_dict().items():
+        assert torch.equal(lone.state_dict()[key], value)
+    env.close()
+
+
+class Bits(Toy):
+    """Two choices a bit, without masks."""
+
+    def action_masks(self) -> np.ndarray:
+        return np.ones(2 * self.action_space.n, bool)
+
+
+def test_the_mask_holds_in_predict() -> None:
+    env = make_toys(spaces.MultiDiscrete([3, 2]))
+    model = PPO("UnityPolicy", env, device="cpu")
+    masks = np.tile([False, True, False, False, True], (40, 1))
+    chosen, _ = model.predict(np.zeros((40, 4), np.float32), action_masks=masks)
+    np.testing.assert_array_equal(chosen, [[1, 1]] * 40)
+    env.close()
+
+
+@pytest.mark.parametrize(("scaling", "expected"), [("unity", [-2, 0, 4, 6]), ("clip", [-2, -2, 3, 6])])
+def test_raw_numbers_reach_the_environment_as_told(scaling: str, expected: list) -> None:
+    space = spaces.Box(-2, 6, (1,), np.float32)
+    policy = UnityPolicy(spaces.Box(-1, 1, (2,)), space, lambda _: 1e-3, action_scaling=scaling)
+    raw = np.array([[-9.0], [-1.5 if scaling == "unity" else -2.5], [1.5 if scaling == "unity" else 3], [7.0]])
+    np.testing.assert_allclose(policy.environment_actions(raw).continuous[:, 0], expected)
+
+
+def test_a_rollout_of_trajectories_overflows_the_buffer_and_a_cut_one_fills_it() -> None:
+    sizes = {}
+    for rollout in ("trajectories", "cut"):
+        env = make_toys(spaces.Discrete(2))
+        model = PPO("UnityPolicy", env, buffer_size=60, batch_size=20, time_horizon=5, rollout=rollout, device="cpu")
+        taken = sizes[rollout] = []
+        take = model._take_rollout
+        model._take_rollout = lambda take=take, taken=taken: taken.append(take()) or taken[-1]  # type: ignore[method-assign]
+        model.learn(400)
+        env.close()
+    assert all(len(rollout) > 60 for rollout in sizes["trajectories"])
+    assert all(len(rollout) == 60 for rollout in sizes["cut"])
+
+
+def test_the_first_ratio_of_every_update_is_one() -> None:
+    env = make_toys(spaces.Box(-1, 1, (2,), np.float32))
+    model = PPO(
+        "UnityPolicy", env, buffer_size=60, batch_size=1000, n_epochs=1, rollout="cut", device="cpu",
+        policy_kwargs={"normalize": True},
+    )  # fmt: skip
+    model.set_logger(configure(None, []))
+    kls = []
+    train = model.train
+
+    def noting() -> None:
+        train()
+        kls.append(model.logger.name_to_value["train/approx_kl"])
+
+    model.train = noting  # type: ignore[method-assign]
+    model.learn(300)
+    np.testing.assert_allclose(kls, 0, atol=1e-6)
+    env.close()
+
+
+class Other(RewardSignal):
+    """One point a decision, for ever; it counts its updates."""
+
+    name = "other"
+    outlasts_episodes = True
+
+    def setup(self, spec: Any) -> None:
+        assert spec.observation_specs
+        self.updates = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
+
+    def rewards(self, batch: Any) -> torch.Tensor:
+        assert batch.next_observations[0].shape == batch.observations[0].shape
+        return torch.ones(len(batch))
+
+    def update(self, batch: Any) -> dict[str, float]:
+        assert len(batch) == 20
+        self.updates += 1
+        return {"loss": 0.0}
+
+
+def test_every_reward_signal_has_its_head_discount_and_updates(tmp_path: Path) -> None:
+    env = make_toys(spaces.Discrete(2))
+    signals = [Extrinsic(gamma=0.9), Other(gamma=0.5, strength=2.0)]
+    model = PPO("UnityPolicy", env, 3e-3, 60, 20, 2, None, 1.0, reward_signals=signals, device="cpu", seed=0)
+    estimate = model._estimate
+
+    def checked(rollout: Any) -> None:
+        estimate(rollout)
+        with torch.no_grad():
+            ends = model.policy.predict_values(rollout.end_observations, rollout.end_memory)
+        last = rollout.is_last
+        following = torch.from_numpy(~rollout.terminated) * ends[:, 0]
+        torch.testing.assert_close(rollout.returns[last, 0], rollout.rewards[last] + 0.9 * following)
+        torch.testing.assert_close(
+            rollout.returns[last, 1], 2 + 0.5 * ends[:, 1]
+        )  # also where the episode came to its end
+        each = rollout.returns - rollout.values
+        combined = each.mean(1)
+        torch.testing.assert_close(rollout.advantages, (combined - combined.mean()) / combined.std(correction=0))
+
+    model._estimate = checked  # type: ignore[method-assign]
+    model.set_logger(configure(None, []))
+    model.learn(300)
+    assert model.logger.name_to_value["rollout/other_reward"] == 2
+    assert model.signals["other"].updates >= 3 * model._n_updates
+    del model._estimate
+    model.save(tmp_path / "model")
+    assert PPO.load(tmp_path / "model").signals["other"].updates == model.signals["other"].updates > 0
+    env.close()
+
+
+def test_schedules_fall_to_unitys_floors_and_functions_stay() -> None:
+    env = make_toys(spaces.Discrete(2))
+    model = PPO("UnityPolicy", env, 1e-3, clip_range=0.3, ent_coef=lambda progress: progress, device="cpu")
+    assert [model.lr_schedule(p) for p in (1, 0.5, 0)] == pytest.approx([1e-3, 5e-4, 1e-10])
+    assert [model._epsilon(p) for p in (1, 0.5, 0, -1)] == pytest.approx([0.3, 0.2, 0.1, 0.1])
+    assert model._beta(0.25) == 0.25
+    small = PPO("UnityPolicy", env, clip_range=0.05, ent_coef_schedule="constant", device="cpu")
+    assert small._epsilon(0) == 0.05  # it does not grow
+    assert small._beta(0) == 5e-3
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"ratio": "row"}, "column.*action"),
+        ({"rollout": "whole"}, "trajectories"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"reward_signals": [Extrinsic(), Extrinsic()]}, "different names"),
+        ({"reward_signals": []}, "one or more"),
+        ({"batch_size": 32, "policy_kwargs": {"memory_size": 8}}, "sequence_length 64"),
+        ({"policy_kwargs": {"vis_encode_type": "simpel"}}, None),
+        ({"action_scaling": "tanh"}, "clip"),
+    ],
+)
+def test_wrong_options_are_refused(wrong: dict, words: str | None) -> None:
+    env = make_toys(spaces.Discrete(2))
+    if words is None:  # no camera: the kind of encoder does not matter
+        PPO("UnityPolicy", env, **wrong)
+        return
+    with pytest.raises((UnityGymError, UnknownNameError), match=words):
+        PPO("UnityPolicy", env, **wrong)
+
+
+def test_sb3s_callbacks_wrappers_and_evaluation_fit(tmp_path: Path) -> None:
+    def make() -> VecNormalize:
+        return VecNormalize(VecMonitor(DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2)), norm_reward=False)
+
+    callbacks = [
+        CheckpointCallback(100, str(tmp_path)),
+        EvalCallback(make(), eval_freq=100, n_eval_episodes=2, best_model_save_path=str(tmp_path), verbose=0),
+        StopTrainingOnMaxEpisodes(5),
+    ]
+    model = PPO(
+        "UnityPolicy", make(), buffer_size=64, batch_size=32, tensorboard_log=str(tmp_path / "tb"), device="cpu"
+    )
+    model.learn(10_000, callback=callbacks, progress_bar=False)
+    assert model.num_timesteps < 2000
+    assert (tmp_path / "best_model.zip").exists()
+    assert list(tmp_path.glob("tb/PPO_1/events.*"))
+    mean, _ = evaluate_policy(model, make(), n_eval_episodes=2)
+    assert mean > 5
+
+
+def test_agents_of_unity_are_waited_for_one_by_one() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    model = PPO("UnityPolicy", env, buffer_size=240, batch_size=64, time_horizon=50, seed=0, device="cpu")
+    model.learn(600)
+    assert model.num_timesteps >= 600
+    assert len(model.ep_info_buffer) > 0
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=12, warn=False)
+    assert np.isfinite(mean)
+    env.close()
+
+
+@pytest.mark.slow
+def test_basic_is_learned() -> None:
+    env = UnityVecEnv("Unity-Basic-v0", seed=0)
+    model = PPO(
+        "UnityPolicy", env, 3e-4, 256, 32, 3, 3, 0.95, 0.2, 5e-3,
+        reward_signals=[Extrinsic(gamma=0.9)],
+        policy_kwargs={"hidden_units": 20, "num_layers": 1},
+        seed=0,
+        device="cpu",
+    )  # fmt: skip
+    model.learn(15_000)
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=20, deterministic=True, warn=False)
+    assert mean > 0.9
+    env.close()
