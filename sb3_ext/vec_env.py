@@ -12,12 +12,15 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from unity_gym.errors import UnityGymError
+from unity_gym.envs.rendering import pictures
+from unity_gym.errors import UnityGymError, UnknownNameError
 from unity_gym.pool import PlayerOptions, PlayerPool
 from unity_gym.registration import registered_options
 from unity_gym.slots import AgentTable
 from unity_gym.spaces import ObservationLayout, action_columns, action_space, records
 from unity_gym.specs import ActionTuple, Array
+
+_EVERY_AREA = 2**31 - 1
 
 
 class UnityVecEnv(VecEnv):
@@ -39,6 +42,8 @@ class UnityVecEnv(VecEnv):
         that lives when the scenes start
     :param behavior: which behavior, where the scene has several
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor)
+    :param render_mode: "rgb_array": `render()` returns the pictures of all agents side by side, see
+        `unity_gym.envs.rendering.pictures`
     :param options: as in `unity_gym.pool.PlayerOptions`
     :raises UnknownNameError: no such id or behavior
     :raises UnityGymError: the scene has several behaviors and none was named, or more agents than `num_envs`
@@ -52,11 +57,15 @@ class UnityVecEnv(VecEnv):
         num_envs: int | None = None,
         behavior: str | None = None,
         observations: str = "split",
+        render_mode: str | None = None,
         **options: Any,
     ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise UnknownNameError(f"render_mode is None or 'rgb_array', not {render_mode!r}")
         settings = PlayerOptions(**{**registered_options(env_id), **options})
-        self.render_mode = None
-        self._pool = PlayerPool(settings, n_players, behavior, rows=num_envs or 0)
+        self.render_mode = render_mode
+        areas_to_draw = _EVERY_AREA if render_mode else 0
+        self._pool = PlayerPool(settings, n_players, behavior, areas_to_draw, rows=num_envs or 0)
         try:
             self._pool.reset()
             self.behavior, self._table = self._pool.only_behavior()
@@ -205,5 +214,5 @@ class UnityVecEnv(VecEnv):
         return [issubclass(Monitor, wrapper_class)] * len(list(self._get_indices(indices)))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """No pictures: one None an agent."""
-        return [None] * self.num_envs
+        """With `render_mode="rgb_array"`, the picture of each agent, uint8 (height, width, 3); otherwise None."""
+        return pictures(self._pool, self._table) if self.render_mode else [None] * self.num_envs
