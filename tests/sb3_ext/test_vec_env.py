@@ -58,7 +58,7 @@ def test_the_step_limit_is_a_time_out() -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0, **GRAVITY_OFF)
     env.reset()
     for step in range(1000):
-        before, _, dones, infos = env.step(np.zeros((12, 2), np.float32))
+        _, _, dones, infos = env.step(np.zeros((12, 2), np.float32))
         assert dones.all() == (step == 999)
     assert all(info["TimeLimit.truncated"] for info in infos)
     assert all(info["episode"]["l"] == 1000 for info in infos)
