@@ -81,8 +81,8 @@ def test_a_launch_that_fails_says_why(
 @pytest.mark.parametrize(
     ("fault", "timeout", "error", "message"),
     [
-        ("no-behavior", 1, PlayerTimeoutError, "announces no behavior.*needs an active agent"),
-        ("no-agents", 1, PlayerTimeoutError, r"announces \['Rogue\?team=0'\].*needs an active agent"),
+        ("no-behavior", 4, PlayerTimeoutError, "announces no behavior.*needs an active agent"),
+        ("no-agents", 4, PlayerTimeoutError, r"announces \['Rogue\?team=0'\].*needs an active agent"),
     ],
 )
 def test_a_reset_that_fails_says_why_and_closes(
