@@ -68,7 +68,8 @@ class Document:
             for key, value in node.value:
                 line = key.start_mark.line + 1
                 if not isinstance(key, yaml.ScalarNode):
-                    raise SettingsError(f"{self.name}, line {line}: {dotted(path)} has a key that is no text")
+                    block = dotted(path) or "the file"
+                    raise SettingsError(f"{self.name}, line {line}: {block} has a key that is no text. Write a text")
                 if key.value in lines and key.tag != "tag:yaml.org,2002:merge":
                     here = dotted((*path, key.value))
                     raise SettingsError(
@@ -126,12 +127,13 @@ def dotted(path: KeyPath) -> str:
 
 
 def either(choices: Iterable[str]) -> str:
+    """`a, b or c`"""
     *others, last = choices
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def meant(given: object, choices: Iterable[str]) -> str:
-    """`; did you mean …?` with the nearest of the choices, or nothing."""
+    """`; did you mean …?` with the nearest of the choices; nothing where none is near."""
     squashed = {re.sub(r"[-_\s]", "", choice).lower(): choice for choice in choices}
     near = difflib.get_close_matches(re.sub(r"[-_\s]", "", str(given)).lower(), squashed, n=1, cutoff=0.6)
     return f"; did you mean {squashed[near[0]]}?" if near else ""

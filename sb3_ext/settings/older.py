@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from sb3_ext.settings.document import Document, KeyPath, SettingsError, Tree, block_of, either, meant
+from sb3_ext.settings.document import Document, KeyPath, SettingsError, Tree, block_of, meant
 from sb3_ext.settings.problems import unknown_key
 from sb3_ext.settings.schema import (
     BehaviorSettings,
@@ -21,9 +22,9 @@ def modernise(document: Document, tree: Tree) -> None:
     """Translates keys that ML-Agents renamed or dropped, with a warning each."""
     behaviors = block_of(tree, "behaviors")
     blocks: list[tuple[KeyPath, object]] = [(("behaviors", name), block) for name, block in behaviors.items()]
-    for path, block in [(("default_settings",), tree.get("default_settings")), *blocks]:
+    for where, block in [(("default_settings",), tree.get("default_settings")), *blocks]:
         if isinstance(block, dict):
-            _modernise_behavior(document, path, block)
+            _modernise_behavior(document, where, block)
     checkpoints = block_of(tree, "checkpoint_settings")
     if checkpoints.pop("train_model", None):
         document.warn(("checkpoint_settings", "train_model"), "is an old key that is not used")
@@ -31,23 +32,30 @@ def modernise(document: Document, tree: Tree) -> None:
         document.warn(("checkpoint_settings", "load_model"), "is an old key; resume is set instead")
         document.moved(("checkpoint_settings", "resume"), ("checkpoint_settings", "load_model"))
         checkpoints["resume"] = given
-    for name, parameter in block_of(tree, "environment_parameters").items():
-        lessons = parameter.get("curriculum") if isinstance(parameter, dict) else None
-        for index, lesson in enumerate(lessons if isinstance(lessons, list) else []):
-            if isinstance(lesson, dict) and len(lesson) == 1:
-                ((title, content),) = lesson.items()
-                if isinstance(content, dict) and "value" in content:
-                    path = ("environment_parameters", name, "curriculum", index)
-                    document.warn((*path, title), "is an old way to name a lesson; name is set instead")
-                    document.moved(path, (*path, title))
-                    lesson.clear()
-                    lesson.update({"name": title, **content})
-        if isinstance(lessons, list) and lessons:
-            last = lessons[-1]
-            if isinstance(last, dict) and last.get("completion_criteria") is not None:
-                path = ("environment_parameters", name, "curriculum", len(lessons) - 1, "completion_criteria")
-                document.warn(path, "is not used: no lesson follows the last one")
-                last["completion_criteria"] = None
+    parameters = block_of(tree, "environment_parameters")
+    for name in parameters:
+        path: KeyPath = ("environment_parameters", name)
+        lessons = block_of(parameters, name).get("curriculum")
+        if isinstance(lessons, list):
+            _modernise_lessons(document, (*path, "curriculum"), lessons)
+            # One lesson never ends: ML-Agents writes samplers like that.
+            if len(lessons) == 1 and isinstance(lessons[0], dict) and lessons[0].keys() == {"name", "value"}:
+                parameters[name] = lessons[0]["value"]
+                document.moved(
+                    ("environment_parameters", name), ("environment_parameters", name, "curriculum", 0, "value")
+                )
+
+
+def _modernise_lessons(document: Document, path: KeyPath, lessons: list[Any]) -> None:
+    for index, lesson in enumerate(lessons):
+        if isinstance(lesson, dict) and len(lesson) == 1:
+            ((title, content),) = lesson.items()
+            if isinstance(content, dict) and "value" in content:
+                document.warn((*path, index, title), "is an old way to name a lesson; name is set instead")
+                document.moved((*path, index), (*path, index, title))
+                lessons[index] = {"name": title, **content}
+    if lessons and isinstance(lessons[-1], dict) and lessons[-1].pop("completion_criteria", None) is not None:
+        document.warn((*path, len(lessons) - 1, "completion_criteria"), "is not used: no lesson follows the last one")
 
 
 def _modernise_behavior(document: Document, path: KeyPath, block: Tree) -> None:
@@ -124,13 +132,17 @@ def from_flat(document: Document, tree: Tree) -> Tree:
         origins: dict[str, str] = {**dict.fromkeys(default, "default"), **dict.fromkeys(own, section)}
         path: KeyPath = ("default_settings",) if name == "default" else ("behaviors", name)
         behaviors[name] = _behavior_of(document, path, {**default, **own}, origins)
-    if "default" not in behaviors:
+    default_settings = behaviors.pop("default", None)
+    if default_settings is None:
         return {"behaviors": behaviors}
-    default_settings = behaviors.pop("default")
-    signals = block_of(default_settings, "reward_signals").keys() | {"extrinsic"}
-    if all(signals <= block_of(block, "reward_signals").keys() | {"extrinsic"} for block in behaviors.values()):
+    # Behaviors inherit the reward signals of default_settings; sections did not.
+    if all(_signals(default_settings) <= _signals(block) for block in behaviors.values()):
         return {"default_settings": default_settings, "behaviors": behaviors}
     return {"behaviors": behaviors}
+
+
+def _signals(behavior: Tree) -> set[str]:
+    return set(block_of(behavior, "reward_signals")) or {"extrinsic"}
 
 
 def _section_of(document: Document, tree: Tree, name: str) -> str:
@@ -138,7 +150,7 @@ def _section_of(document: Document, tree: Tree, name: str) -> str:
     followed = [name]
     while isinstance(target := tree[followed[-1]], str):
         if target not in tree:
-            reason = f"is {target!r}: there is no such section{meant(target, tree)}. Known are {either(tree)}"
+            reason = f"is {target!r}: there is no such section; known: {', '.join(tree)}{meant(target, tree)}"
             raise SettingsError(document.message((followed[-1],), reason))
         if target in followed:
             chain = " -> ".join([*followed, target])

@@ -72,12 +72,12 @@ def _problems(document: Document, error: ErrorDetails, prefix: KeyPath) -> Itera
                 path, value = (*path, *context["at"]), context["value"]
             remedy = context["reason"]
             if choices := context["choices"]:
-                remedy += f"; known are {either(choices)}{meant(value, choices)}"
+                remedy += f"; known: {', '.join(choices)}{meant(value, choices)}"
         case "behavior" | "sampler" | "parameter" as kind:
             key, reason, choices = _KINDS[kind]
             if isinstance(value, Mapping):
                 path, value = (*path, key), value.get(key)
-            remedy = f"give {reason}; known are {either(choices)}{meant(value, choices)}"
+            remedy = f"give {reason}; known: {', '.join(choices)}{meant(value, choices)}"
         case "literal_error":
             choices = re.findall(r"'([^']*)'", context["expected"])
             remedy = f"give {either(choices)}{meant(value, choices)}"
@@ -87,6 +87,8 @@ def _problems(document: Document, error: ErrorDetails, prefix: KeyPath) -> Itera
             remedy = f"give a number {bounds[bound]} {limit}"
         case "list_type":
             remedy = "give a list: [first, second]"
+        case "dict_type":
+            remedy = "give a block, with a key for each name"
         case "too_short":
             remedy = "give at least one entry"
         case _:
@@ -134,9 +136,9 @@ def unknown_key(key: str, value: object, known: list[str]) -> str:
         and isinstance(value, Mapping)
         and not value.keys().isdisjoint(BehaviorSettings.model_fields)
     ):
-        hint = "; write it below behaviors:"
+        hint = "; write it under behaviors"
     elif key in _ELSEWHERE:
         hint = f"; {_ELSEWHERE[key]}"
     elif homes:
         hint = f"; it belongs under {homes[0]}"
-    return f"is an unknown key, with the value {value!r:.80}{hint or '; delete it'}. Known here are {either(known)}"
+    return f"is an unknown key with the value {value!r:.80}{hint or '; delete it'} (known here: {', '.join(known)})"

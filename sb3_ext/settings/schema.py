@@ -109,7 +109,7 @@ class Block(BaseModel):
         if isinstance(data, cls):
             return data
         if not isinstance(data, Mapping):
-            raise _refusal(f"give a block of keys, of {', '.join(cls.model_fields)}")
+            raise _refusal(f"give a block of keys (known here: {', '.join(cls.model_fields)})")
         unknown = [str(key) for key in data if key not in cls.model_fields]
         if unknown:
             raise PydanticCustomError("unknown", "unknown", {"keys": unknown, "known": list(cls.model_fields)})
@@ -469,7 +469,7 @@ class Lesson(Block):
 
 
 class Curriculum(Block):
-    """Lessons in order. One lesson alone is a parameter that never changes; ML-Agents writes samplers like that."""
+    """Lessons in order."""
 
     curriculum: Annotated[list[Lesson], Field(min_length=1)]
 
@@ -555,7 +555,7 @@ class TorchSettings(Block):
     @classmethod
     def _known_device(cls, device: str | None) -> str | None:
         if device is not None and not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", device):
-            raise _refusal("with a number for one of several: cuda:0", choices=("cpu", "cuda", "mps", "xpu"))
+            raise _refusal("give cpu, cuda, mps or xpu; one of several has a number: cuda:0")
         return device
 
 
@@ -578,7 +578,7 @@ class RunSettings(Block):
                 criteria = lesson.completion_criteria
                 if criteria and self.default_settings is None and criteria.behavior not in self.behaviors:
                     raise _refusal(
-                        "the lesson would never end: no such behavior stands under behaviors",
+                        "give a behavior that stands under behaviors, or the lesson never ends",
                         at=("environment_parameters", name, "curriculum", index, "completion_criteria", "behavior"),
                         value=criteria.behavior,
                         choices=self.behaviors,

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from sb3_ext.settings.document import KeyPath, dotted
 from sb3_ext.settings.schema import RunSettings
 
-# What no trainer can do yet: key path (`*` is any name, a number an entry of a list), the value that needs it (... for
-# any but null), and what to do instead.
+# Key path (`*` is any name), the value that is asked for (... for any), and what to do instead.
 _UNSUPPORTED: tuple[tuple[str, object, str], ...] = (
-    ("behaviors.*.trainer_type", "sac", "SAC cannot be trained; use trainer_type: ppo"),
-    ("behaviors.*.trainer_type", "poca", "POCA cannot be trained; use trainer_type: ppo"),
+    ("behaviors.*.trainer_type", "sac", "SAC cannot be trained; give ppo"),
+    ("behaviors.*.trainer_type", "poca", "POCA cannot be trained; give ppo"),
     ("behaviors.*.reward_signals.curiosity", ..., "there is no curiosity reward; delete this block"),
     ("behaviors.*.reward_signals.gail", ..., "there is no GAIL reward; delete this block"),
     ("behaviors.*.reward_signals.rnd", ..., "there is no RND reward; delete this block"),
     ("behaviors.*.behavioral_cloning", ..., "recordings cannot be imitated; delete this block"),
     ("behaviors.*.self_play", ..., "there are no past opponents to play against; delete this block"),
-    (
-        "environment_parameters.*.curriculum.1",
-        ...,
-        "lessons do not change; keep one lesson, or give a number or a sampler",
-    ),
+    ("environment_parameters.*.curriculum", ..., "lessons do not change; give a number or a sampler"),
 )
 
 
@@ -30,6 +24,7 @@ def unsupported(settings: RunSettings, behaviors: Iterable[str] | None = None) -
     """What `settings` ask for and no trainer can do, as (key path, what to do instead).
 
     :param behaviors: the behaviors that will learn, where they are known; by default those that the settings name
+    :raises SettingsError: the settings have nothing for one of `behaviors`
     """
     names = settings.behaviors if behaviors is None else behaviors
     tree = settings.model_dump()
@@ -38,15 +33,14 @@ def unsupported(settings: RunSettings, behaviors: Iterable[str] | None = None) -
         (dotted(path), reason)
         for pattern, wanted, reason in _UNSUPPORTED
         for path, value in _matches(tree, pattern.split("."))
-        if value is not None and wanted in (..., value)
+        if value is not None and (wanted is ... or wanted == value)
     ]
 
 
-def _matches(tree: Any, pattern: list[str], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+def _matches(tree: object, pattern: list[str], path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    """What stands in the tree at the paths that fit the pattern."""
     if not pattern:
         yield path, tree
     elif isinstance(tree, dict):
         for key in list(tree) if pattern[0] == "*" else {pattern[0]} & tree.keys():
             yield from _matches(tree[key], pattern[1:], (*path, key))
-    elif isinstance(tree, list) and int(pattern[0]) < len(tree):
-        yield from _matches(tree[int(pattern[0])], pattern[1:], (*path, int(pattern[0])))

@@ -1,0 +1,688 @@
+"""The YAML of ML-Agents: what it gives, what it refuses, and how the refusal reads."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sb3_ext.settings import (
+    Constant,
+    Curriculum,
+    PPOHyperparameters,
+    RunSettings,
+    SACHyperparameters,
+    SettingsError,
+    Uniform,
+    dump,
+    load,
+    loads,
+    unsupported,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+OFFICIAL = ROOT / "../shared/facts/hyperparameters.json"
+CONFIGS = sorted((ROOT / "configs" / "ppo").glob("*.yaml"))
+
+
+def official() -> dict[str, Any]:
+    """Unity's own configurations by "algorithm/scene"."""
+    if not OFFICIAL.exists():
+        pytest.skip("the shared folder with Unity's own configurations is not here")
+    tree = json.loads(OFFICIAL.read_text(encoding="utf-8"))
+    older = {name: entry["config"] for name, entry in tree["_legacy"].items()}
+    return {name: config for name, config in tree.items() if not name.startswith("_")} | older
+
+
+def leaves(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if isinstance(tree, (dict, list)):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from leaves(value, (*path, key))
+    else:
+        yield path, tree
+
+
+def value_at(tree: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    # A bare number is a constant sampler.
+    return tree["sampler_parameters"]["value"] if isinstance(tree, dict) and "sampler_type" in tree else tree
+
+
+def behavior(**keys: Any) -> str:
+    return yaml.safe_dump({"behaviors": {"Ball": {"trainer_type": "ppo", **keys}}}, sort_keys=False)
+
+
+def refusal(text: str, flags: dict[str, object] | None = None) -> str:
+    with pytest.raises(SettingsError) as caught:
+        loads(text, "my.yaml", flags)
+    return str(caught.value)
+
+
+# --- What arrives ---------------------------------------------------------------------------------------------------
+
+
+def test_every_official_configuration_arrives_value_by_value() -> None:
+    configurations = official()
+    assert len(configurations) >= 39
+    for name, configuration in configurations.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            settings = loads(yaml.safe_dump(configuration), name)
+        resolved = settings.model_dump()
+        for path, value in leaves(configuration):
+            assert value_at(resolved, path) == value, (name, path)
+
+
+def test_every_official_configuration_survives_writing_and_reading() -> None:
+    for name, configuration in official().items():
+        settings = loads(yaml.safe_dump(configuration), name)
+        assert loads(dump(settings)) == settings, name
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_our_configurations_hold_unitys_hyperparameters(path: Path) -> None:
+    load(path)
+    assert yaml.safe_load(path.read_text(encoding="utf-8")) == official()[f"ppo/{path.stem}"]
+
+
+def test_every_embedded_scene_has_a_configuration() -> None:
+    scenes = "3DBall 3DBallHard Basic FoodCollector GridWorld Match3 PushBlock WallJump WallJump_curriculum"
+    assert [path.stem for path in CONFIGS] == scenes.split()
+
+
+def test_defaults_are_those_of_ml_agents() -> None:
+    settings = load(None).behavior("Anything")
+    assert settings.trainer_type == "ppo"
+    assert settings.hyperparameters == PPOHyperparameters(
+        batch_size=1024,
+        buffer_size=10240,
+        learning_rate=3e-4,
+        learning_rate_schedule="linear",
+        beta=5e-3,
+        epsilon=0.2,
+        lambd=0.95,
+        num_epoch=3,
+        beta_schedule="linear",
+        epsilon_schedule="linear",
+        shared_critic=False,
+    )
+    assert [name for name, _ in settings.reward_signals.items()] == ["extrinsic"]
+    assert settings.network_settings.model_dump() == {
+        "normalize": False,
+        "hidden_units": 128,
+        "num_layers": 2,
+        "vis_encode_type": "simple",
+        "goal_conditioning_type": "hyper",
+        "deterministic": False,
+        "memory": None,
+    }
+    assert (settings.max_steps, settings.time_horizon, settings.summary_freq) == (500000, 64, 50000)
+    assert (settings.keep_checkpoints, settings.checkpoint_interval) == (5, 500000)
+
+
+def test_numbers_may_be_texts_and_whole_floats() -> None:
+    ball = loads(behavior(max_steps="1.0e7", time_horizon=64.0, hyperparameters={"learning_rate": "3e-4"})).behavior(
+        "Ball"
+    )
+    assert (ball.max_steps, ball.time_horizon, ball.hyperparameters.learning_rate) == (10_000_000, 64, 3e-4)
+
+
+def test_beta_and_epsilon_follow_the_schedule_of_the_learning_rate() -> None:
+    text = behavior(hyperparameters={"learning_rate_schedule": "constant", "epsilon_schedule": "linear"})
+    hyperparameters = loads(text).behaviors["Ball"].hyperparameters
+    assert isinstance(hyperparameters, PPOHyperparameters)
+    assert (hyperparameters.beta_schedule, hyperparameters.epsilon_schedule) == ("constant", "linear")
+
+
+def test_values_that_follow_others() -> None:
+    text = """
+    behaviors:
+      Soccer: {self_play: {save_steps: 300}, even_checkpoints: true, max_steps: 1000, keep_checkpoints: 3}
+      Walker: {trainer_type: sac, hyperparameters: {steps_per_update: 20}}
+    """
+    settings = loads(text)
+    soccer, walker = settings.behavior("Soccer?team=1"), settings.behavior("Walker").hyperparameters
+    assert soccer.self_play
+    assert soccer.self_play.team_change == 1500
+    assert soccer.checkpoint_interval == 333
+    assert isinstance(walker, SACHyperparameters)
+    assert (walker.reward_signal_steps_per_update, walker.buffer_size) == (20, 50000)
+
+
+def test_behaviors_inherit_block_by_block_from_default_settings() -> None:
+    text = """
+    default_settings:
+      trainer_type: ppo
+      hyperparameters: {batch_size: 64, learning_rate_schedule: constant}
+      network_settings: {hidden_units: 32, memory: {sequence_length: 16}}
+    behaviors:
+      A: {hyperparameters: {buffer_size: 640}, network_settings: {num_layers: 1, memory: null}}
+      B:
+      C: {trainer_type: sac, reward_signals: {curiosity: {strength: 0.1}}, network_settings:}
+    """
+    settings = loads(text)
+    a, b, c, other = (settings.behavior(name) for name in "ABCD")
+    assert (a.hyperparameters.batch_size, a.hyperparameters.buffer_size) == (64, 640)
+    assert (a.network_settings.hidden_units, a.network_settings.num_layers, a.network_settings.memory) == (32, 1, None)
+    assert b == other == settings.default_settings
+    assert b.network_settings.memory
+    assert b.network_settings.memory.model_dump() == {"sequence_length": 16, "memory_size": 128}
+    assert isinstance(c.hyperparameters, SACHyperparameters)
+    assert c.hyperparameters.batch_size == 128
+    assert c.network_settings == b.network_settings
+    assert [name for name, _ in c.reward_signals.items()] == ["extrinsic", "curiosity"]
+    assert loads(dump(settings)) == settings
+
+
+def test_a_signal_without_keys_has_the_defaults_and_only_listed_signals_are_used() -> None:
+    signals = loads("behaviors: {Ball: {reward_signals: {rnd: }}}").behavior("Ball").reward_signals
+    assert signals.extrinsic is None
+    assert signals.rnd
+    assert signals.rnd.learning_rate == 1e-4
+
+
+def test_anchors_and_merge_keys_of_yaml_work() -> None:
+    text = """
+    behaviors:
+      A: &a {max_steps: 10, reward_signals: {curiosity: {encoding_size: 16}}}
+      B: *a
+      C: {<<: *a, max_steps: 20}
+    """
+    with pytest.warns(UserWarning, match="encoding_size"):
+        settings = loads(text)
+    assert settings.behavior("A") == settings.behavior("B")
+    assert settings.behavior("C").max_steps == 20
+    assert all(signals.curiosity for signals in (settings.behavior(name).reward_signals for name in "ABC"))
+
+
+def test_behavior_names_are_texts_as_written() -> None:
+    settings = loads("behaviors: {on: {max_steps: 1}, 007: {max_steps: 2}, a.b: {max_steps: 3}}")
+    assert [settings.behavior(name).max_steps for name in ("on", "007", "a.b")] == [1, 2, 3]
+    assert loads(dump(settings)) == settings
+
+
+def test_environment_parameters_are_numbers_samplers_or_curricula() -> None:
+    text = """
+    behaviors: {Ball: {}}
+    environment_parameters:
+      gravity: -9.81
+      mass: {sampler_type: uniform, sampler_parameters: {min_value: 0.5, max_value: 10}}
+      height:
+        curriculum:
+        - {name: low, value: 1, completion_criteria: {behavior: Ball, measure: progress, threshold: 0.5}}
+        - {name: high, value: {sampler_type: gaussian, sampler_parameters: {st_dev: 0.5}}}
+      width: {curriculum: [{name: only, value: 3, completion_criteria: null}]}
+    """
+    settings = loads(text)
+    parameters = settings.environment_parameters
+    assert isinstance(parameters["gravity"], Constant)
+    assert parameters["gravity"].sampler_parameters.value == -9.81
+    assert isinstance(parameters["mass"], Uniform)
+    assert (parameters["mass"].sampler_parameters.max_value, parameters["mass"].sampler_parameters.seed) == (10, -1)
+    assert isinstance(parameters["height"], Curriculum)
+    assert [lesson.name for lesson in parameters["height"].curriculum] == ["low", "high"]
+    assert isinstance(parameters["width"], Constant), "one lesson alone never changes"
+    assert loads(dump(settings)) == settings
+
+
+# --- The command line -----------------------------------------------------------------------------------------------
+
+
+def test_a_typed_flag_beats_the_file_which_beats_the_default() -> None:
+    text = behavior() + "env_settings: {num_envs: 4, seed: 7}\nengine_settings:\n"
+    settings = loads(
+        text,
+        flags={
+            "env_settings.num_envs": 1,  # the default, but typed
+            "engine_settings.time_scale": 1,
+            "checkpoint_settings.run_id": "first",
+            "behaviors.*.network_settings.deterministic": True,
+        },
+    )
+    assert (settings.env_settings.num_envs, settings.env_settings.seed, settings.env_settings.base_port) == (1, 7, 5005)
+    assert (settings.engine_settings.time_scale, settings.checkpoint_settings.run_id) == (1, "first")
+    assert settings.behavior("Ball").network_settings.deterministic
+
+
+def test_flags_reach_behaviors_that_no_file_names() -> None:
+    settings = load(None, {"behaviors.*.network_settings.deterministic": True})
+    assert settings.behavior("Anything").network_settings.deterministic
+
+
+def test_of_resume_and_initialize_from_the_typed_one_wins_and_else_resume() -> None:
+    def chosen(text: str, flags: dict[str, object]) -> tuple[bool, str | None]:
+        checkpoints = loads(text, flags=flags).checkpoint_settings
+        return checkpoints.resume, checkpoints.initialize_from
+
+    resume, initialize = "checkpoint_settings: {resume: true}", "checkpoint_settings: {initialize_from: old}"
+    assert chosen(resume, {"checkpoint_settings.initialize_from": "new"}) == (False, "new")
+    assert chosen(initialize, {"checkpoint_settings.resume": True}) == (True, None)
+    with pytest.warns(UserWarning, match="initialize_from is not used"):
+        assert chosen("checkpoint_settings: {initialize_from: old, resume: true}", {}) == (True, None)
+
+
+def test_a_wrong_flag_is_named_as_one() -> None:
+    message = refusal(behavior(), {"env_settings.num_envs": 0})
+    assert message == "command line: env_settings.num_envs is 0: give a number of at least 1"
+
+
+# --- What is refused ------------------------------------------------------------------------------------------------
+
+# Texts with a place, @, for what is wrong.
+CURRICULUM = """\
+behaviors: {Ball: {}}
+environment_parameters:
+  height:
+    curriculum:
+    - {name: a, value: 1@}
+    - {name: b, value: 2}
+"""
+LESSON = CURRICULUM.replace("@", ", completion_criteria: {@}")
+HYPER = "behaviors:\n  Ball:\n    trainer_type: ppo\n    hyperparameters:\n      @\n"
+NETWORK = "behaviors:\n  Ball:\n    network_settings:\n      @\n"
+BALL = "behaviors:\n  Ball:\n    @\n"
+SIGNAL = "behaviors:\n  Ball:\n    reward_signals:\n      @\n"
+PARAMETER = "behaviors: {Ball: {}}\nenvironment_parameters:\n  mass: @\n"
+B, H, N = "behaviors.Ball", "behaviors.Ball.hyperparameters", "behaviors.Ball.network_settings"
+MASS = "environment_parameters.mass"
+CRITERIA = "environment_parameters.height.curriculum[0].completion_criteria"
+
+# text, line, key path, value, remedy
+BROKEN = [
+    # Unknown keys, with what was meant or where they belong.
+    ("behaviour: {Ball: {}}", 1, "behaviour", "{'Ball': {}}", "did you mean behaviors?"),
+    ("Ball: {trainer_type: ppo}", 1, "Ball", "{'trainer_type': 'ppo'}", "write it under behaviors"),
+    ("behaviors: {}\nenv_setting: {}", 2, "env_setting", "{}", "did you mean env_settings?"),
+    ("behaviors: {}\ndefault: {}", 2, "default", "{}", "write default_settings"),
+    (BALL.replace("@", "trainer: ppo"), 3, f"{B}.trainer", "'ppo'", "write trainer_type"),
+    (BALL.replace("@", "maxsteps: 5"), 3, f"{B}.maxsteps", "5", "did you mean max_steps?"),
+    (BALL.replace("@", "batch_size: 64"), 3, f"{B}.batch_size", "64", "it belongs under hyperparameters"),
+    (BALL.replace("@", "output_path: x"), 3, f"{B}.output_path", "'x'", "checkpoint_settings.results_dir"),
+    (HYPER.replace("@", "batchSize: 64"), 5, f"{H}.batchSize", "64", "did you mean batch_size?"),
+    (HYPER.replace("@", "lambda: 0.9"), 5, f"{H}.lambda", "0.9", "write lambd"),
+    (HYPER.replace("@", "tau: 0.9"), 5, f"{H}.tau", "0.9", "trainer_type sac"),
+    (HYPER.replace("@", "hidden_units: 9"), 5, f"{H}.hidden_units", "9", "it belongs under network_settings"),
+    (NETWORK.replace("@", "normalise: true"), 4, f"{N}.normalise", "True", "did you mean normalize?"),
+    (
+        NETWORK.replace("@", "memory: {size: 8}"),
+        4,
+        f"{N}.memory.size",
+        "8",
+        "delete it (known here: sequence_length, memory_size)",
+    ),
+    (BALL.replace("@", "self_play: {windows: 8}"), 3, f"{B}.self_play.windows", "8", "did you mean window?"),
+    (SIGNAL.replace("@", "intrinsic: {}"), 4, f"{B}.reward_signals.intrinsic", "{}", "did you mean extrinsic?"),
+    (SIGNAL.replace("@", "rnd: {gama: 1}"), 4, f"{B}.reward_signals.rnd.gama", "1", "did you mean gamma?"),
+    ("torch_settings: {devices: cpu}", 1, "torch_settings.devices", "'cpu'", "did you mean device?"),
+    ("engine_settings: {num_envs: 2}", 1, "engine_settings.num_envs", "2", "it belongs under env_settings"),
+    # Values of the wrong kind.
+    (BALL.replace("@", "max_steps: many"), 3, f"{B}.max_steps", "'many'", "give a finite number"),
+    (BALL.replace("@", "max_steps: 1.5"), 3, f"{B}.max_steps", "1.5", "give a whole number"),
+    (BALL.replace("@", "max_steps: true"), 3, f"{B}.max_steps", "True", "give a finite number"),
+    (BALL.replace("@", "max_steps:"), 3, f"{B}.max_steps", "no value", "give a finite number"),
+    (BALL.replace("@", "threaded: 'no'"), 3, f"{B}.threaded", "'no'", "give true or false"),
+    (BALL.replace("@", "init_path: 1.10"), 3, f"{B}.init_path", "1.1", "quotes"),
+    (BALL.replace("@", "network_settings: 3"), 3, N, "3", "give a block of keys"),
+    ("behaviors: [Ball]", 1, "behaviors", "['Ball']", "a key for each name"),
+    ("behaviors: {Ball: ppo}", 1, B, "'ppo'", "give a block of keys"),
+    (HYPER.replace("@", "learning_rate: .inf"), 5, f"{H}.learning_rate", "inf", "give a finite number"),
+    ("env_settings: {env_args: --level 3}", 1, "env_settings.env_args", "'--level 3'", "give a list"),
+    ("debug: 1", 1, "debug", "1", "give true or false"),
+    # Values outside of what is known or makes sense.
+    (BALL.replace("@", "trainer_type: pro"), 3, f"{B}.trainer_type", "'pro'", "did you mean ppo?"),
+    (HYPER.replace("@", "beta_schedule: liner"), 5, f"{H}.beta_schedule", "'liner'", "did you mean linear?"),
+    (NETWORK.replace("@", "vis_encode_type: cnn"), 4, f"{N}.vis_encode_type", "'cnn'", "nature_cnn, resnet, match3"),
+    (NETWORK.replace("@", "goal_conditioning_type: hype"), 4, f"{N}.goal_conditioning_type", "'hype'", "hyper?"),
+    (HYPER.replace("@", "batch_size: -3"), 5, f"{H}.batch_size", "-3", "of at least 1"),
+    (HYPER.replace("@", "buffer_size: 100"), 5, f"{H}.buffer_size", "100", "at least batch_size, 1024"),
+    (HYPER.replace("@", "batch_size: 20000"), 4, f"{H}.buffer_size", "10240", "lower batch_size"),
+    (HYPER.replace("@", "learning_rate: 0"), 5, f"{H}.learning_rate", "0", "above 0"),
+    (HYPER.replace("@", "epsilon: -0.2"), 5, f"{H}.epsilon", "-0.2", "above 0"),
+    (HYPER.replace("@", "lambd: 1.2"), 5, f"{H}.lambd", "1.2", "of at most 1"),
+    (HYPER.replace("@", "num_epoch: 0"), 5, f"{H}.num_epoch", "0", "of at least 1"),
+    (NETWORK.replace("@", "num_layers: 0"), 4, f"{N}.num_layers", "0", "of at least 1"),
+    (NETWORK.replace("@", "memory: {memory_size: 7}"), 4, f"{N}.memory.memory_size", "7", "even number"),
+    (
+        HYPER.replace("@", "batch_size: 32\n    network_settings: {memory: {sequence_length: 64}}"),
+        6,
+        f"{N}.memory.sequence_length",
+        "64",
+        "hyperparameters.batch_size, 32",
+    ),
+    (
+        BALL.replace("@", "even_checkpoints: true\n    keep_checkpoints: 0"),
+        2,
+        f"{B}.checkpoint_interval",
+        "500000",
+        "keep_checkpoints",
+    ),
+    (SIGNAL.replace("@", "extrinsic: {gamma: 1.01}"), 4, f"{B}.reward_signals.extrinsic.gamma", "1.01", "at most 1"),
+    (SIGNAL.replace("@", "gail: {strength: 1}"), 4, f"{B}.reward_signals.gail.demo_path", "missing", "give it a value"),
+    (BALL.replace("@", "reward_signals: {}"), 3, f"{B}.reward_signals", "{}", "name at least one signal"),
+    (BALL.replace("@", "behavioral_cloning: {steps: 5}"), 3, f"{B}.behavioral_cloning.demo_path", "missing", "value"),
+    (
+        BALL.replace("@", "self_play: {play_against_latest_model_ratio: 2}"),
+        3,
+        f"{B}.self_play.play_against_latest_model_ratio",
+        "2",
+        "of at most 1",
+    ),
+    (BALL.replace("@", "hyperparameters: {beta: 1}"), 2, f"{B}.trainer_type", "missing", "ppo, poca or sac"),
+    ("env_settings: {num_envs: 0}", 1, "env_settings.num_envs", "0", "of at least 1"),
+    ("env_settings: {base_port: 65530, num_envs: 9}", 1, "env_settings.num_envs", "9", "end at 65535"),
+    ("env_settings: {num_areas: -1}", 1, "env_settings.num_areas", "-1", "of at least 1"),
+    ("engine_settings: {time_scale: -1}", 1, "engine_settings.time_scale", "-1", "above 0"),
+    ("checkpoint_settings: {run_id: ''}", 1, "checkpoint_settings.run_id", "''", "give a text"),
+    ("torch_settings: {device: gpu}", 1, "torch_settings.device", "'gpu'", "cpu, cuda, mps or xpu"),
+    # Environment parameters.
+    (PARAMETER.replace("@", "heavy"), 3, MASS, "'heavy'", "a number, sampler_type"),
+    (
+        PARAMETER.replace("@", "{sampler_type: unifrom, sampler_parameters: {}}"),
+        3,
+        f"{MASS}.sampler_type",
+        "'unifrom'",
+        "uniform?",
+    ),
+    (
+        PARAMETER.replace("@", "{min_value: 1}"),
+        3,
+        f"{MASS}.sampler_type",
+        "no value",
+        "sampler_type and sampler_parameters",
+    ),
+    (PARAMETER.replace("@", "{sampler_type: uniform}"), 3, f"{MASS}.sampler_parameters", "missing", "give it a value"),
+    (
+        PARAMETER.replace("@", "{sampler_type: uniform, sampler_parameters: {min_value: 3, max_value: 2}}"),
+        3,
+        f"{MASS}.sampler_parameters.max_value",
+        "2",
+        "give at least min_value, 3",
+    ),
+    (
+        PARAMETER.replace("@", "{sampler_type: gaussian, sampler_parameters: {st_dev: -1}}"),
+        3,
+        f"{MASS}.sampler_parameters.st_dev",
+        "-1",
+        "of at least 0",
+    ),
+    (
+        PARAMETER.replace("@", "{sampler_type: multirangeuniform, sampler_parameters: {intervals: [[0, 1], [3, 2]]}}"),
+        3,
+        f"{MASS}.sampler_parameters.intervals",
+        "[[0, 1], [3, 2]]",
+        "low <= high; [3.0, 2.0] is none",
+    ),
+    (PARAMETER.replace("@", "{curriculum: []}"), 3, f"{MASS}.curriculum", "[]", "give at least one entry"),
+    (CURRICULUM.replace("@", ""), 5, CRITERIA, "no value", "the next lesson never comes"),
+    (
+        LESSON.replace("@", "behavior: Ball, measure: progress, threshold: 5"),
+        5,
+        f"{CRITERIA}.threshold",
+        "5",
+        "from 0 to 1",
+    ),
+    (
+        LESSON.replace("@", "behavior: Ball, measure: reward_mean"),
+        5,
+        f"{CRITERIA}.measure",
+        "'reward_mean'",
+        "reward or progress",
+    ),
+    (
+        LESSON.replace("@", "measure: reward"),
+        5,
+        f"{CRITERIA}.behavior",
+        "missing",
+        "give it a value",
+    ),
+    (
+        LESSON.replace("@", "behavior: Bell"),
+        5,
+        f"{CRITERIA}.behavior",
+        "'Bell'",
+        "did you mean Ball?",
+    ),
+    # The text itself.
+    ("behaviors: {Ball: {max_steps: 1, max_steps: 2}}", 1, f"{B}.max_steps", "twice", "Delete one"),
+    ("a:\n\t- b", 2, "no YAML", "token", "Correct the text"),
+    ("behaviors: {Ball: ", 1, "no YAML", "expected", "Correct the text"),
+    ("behaviors: &all {Ball: *all}", 1, "no YAML", "recursive", "Correct the text"),
+    ("{[a]: b}", 1, "the file has a key that is no text", "", "Write a text"),
+    ("- Ball", None, "no block of keys", "['Ball']", "Write at least behaviors"),
+    ("", None, "empty", "", "Write at least behaviors"),
+    # The oldest format.
+    ("default: {batchsize: 5}", 1, "default.batchsize", "5", "did you mean batch_size?"),
+    ("default: {batch_size: 5}\nBall: {lambd: 5}", 2, "Ball.lambd", "5", "of at most 1"),
+    ("default: {lambd: 5}\nBall: {batch_size: 5}", 1, "default.lambd", "5", "of at most 1"),
+    ("default: {trainer: ppo}\nBall: Bal", 2, "Ball", "'Bal'", "known: default, Ball; did you mean Ball?"),
+    ("default: {trainer: ppo}\nA: B\nB: A", 2, "A", "'B'", "A -> B -> A never ends"),
+    ("default: {trainer: ppo}\nA: 5", 2, "A", "5", "the name of a section"),
+    ("default: {trainer: sacc}", 1, "default.trainer", "'sacc'", "did you mean sac?"),
+    ("A: {trainer: offline_bc, batch_size: 5}", 1, "A.trainer", "'offline_bc'", "behavioral_cloning"),
+    ("A: {trainer: sac, train_interval: 5}", 1, "A.train_interval", "5", "give steps_per_update"),
+    ("A: {batch_size: 5, use_recurrent: 'yes'}", 1, "A.use_recurrent", "'yes'", "give true or false"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "path", "value", "remedy"), BROKEN, ids=[case[2] + case[3] for case in BROKEN]
+)
+def test_a_refusal_names_file_line_key_path_value_and_remedy(
+    text: str, line: int | None, path: str, value: str, remedy: str
+) -> None:
+    message = refusal(text)
+    assert message.startswith(f"my.yaml, line {line}" if line else "my.yaml: ")
+    assert path in message
+    assert value in message
+    assert remedy in message
+    assert "\n" not in message, "one mistake is one line"
+    assert "pydantic" not in message
+
+
+def test_there_are_at_least_forty_refusals() -> None:
+    assert len(BROKEN) >= 40
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = HYPER.replace("@", "batch_size: -1\n      epsilon: big\n    max_step: 4\ndebug: maybe")
+    assert [line.split(" is ")[0] for line in refusal(text).splitlines()] == [
+        "my.yaml, line 7: behaviors.Ball.max_step",
+        "my.yaml, line 8: debug",
+    ]
+    assert [line.split(" is ")[0] for line in refusal(text.replace("max_step", "max_steps")).splitlines()] == [
+        "my.yaml, line 5: behaviors.Ball.hyperparameters.batch_size",
+        "my.yaml, line 6: behaviors.Ball.hyperparameters.epsilon",
+        "my.yaml, line 8: debug",
+    ]
+
+
+def test_a_mistake_in_default_settings_is_told_there() -> None:
+    message = refusal("behaviors: {Ball: {}}\ndefault_settings:\n  max_steps: -1")
+    assert message.startswith("my.yaml, line 3: default_settings.max_steps is -1")
+
+
+def test_the_error_is_not_followed_by_pydantics() -> None:
+    with pytest.raises(SettingsError) as caught:
+        loads("debug: maybe")
+    assert caught.value.__suppress_context__
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "3DBall.yaml").write_text(behavior(), encoding="utf-8")
+    (tmp_path / "latin.yaml").write_bytes(b"behaviors: {B\xe4ll: {}}")
+    with pytest.raises(SettingsError, match=r"3dbal\.yaml: there is no such file; did you mean 3DBall\.yaml\?"):
+        load(tmp_path / "3dbal.yaml")
+    with pytest.raises(SettingsError, match=r"nowhere.x\.yaml: there is no such file"):
+        load(tmp_path / "nowhere" / "x.yaml")
+    with pytest.raises(SettingsError, match=r"latin\.yaml: this is no UTF-8 text"):
+        load(tmp_path / "latin.yaml")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load(tmp_path)
+
+
+def test_a_behavior_without_settings_is_named_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match=r"'3DBal'.*did you mean 3DBall\?.*default_settings"):
+        loads("behaviors: {3DBall: {}}").behavior("3DBal")
+
+
+# --- Older files ----------------------------------------------------------------------------------------------------
+
+
+def translated(text: str) -> tuple[RunSettings, list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        settings = loads(text, "old.yaml")
+    return settings, [str(warning.message) for warning in caught]
+
+
+def test_flat_sections_become_behaviors() -> None:
+    text = """
+default:
+    trainer: ppo
+    batch_size: 1024
+    beta: 5.0e-3
+    buffer_size: 10240
+    hidden_units: 128
+    max_steps: 5.0e4
+    memory_size: 256
+    normalize: false
+    sequence_length: 64
+    summary_path: ppo
+    tau: 0.005
+    use_recurrent: false
+    reward_signals:
+        extrinsic: {strength: 1.0, gamma: 0.99}
+BananaLearning:
+    batch_size: 512
+    max_steps: 1.0e5
+BananaTwin: BananaLearning
+BananaTriplet: BananaTwin
+HallwayLearning:
+    use_recurrent: true
+    sequence_length: 32
+    hidden_units: 64
+Crawler:
+    reward_signals:
+        gail: {strength: 1.0, gamma: 0.99, encoding_size: 64, demo_path: crawl.demo}
+    pretraining: {demo_path: crawl.demo, strength: 0.5}
+"""
+    settings, warned = translated(text)
+    banana, hallway, crawler = (settings.behavior(name) for name in ("BananaLearning", "HallwayLearning", "Crawler"))
+    assert (banana.hyperparameters.batch_size, banana.hyperparameters.buffer_size, banana.max_steps) == (
+        512,
+        10240,
+        100000,
+    )
+    assert banana.network_settings.memory is None
+    assert settings.behavior("BananaTwin") == settings.behavior("BananaTriplet") == banana
+    assert hallway.network_settings.memory
+    assert hallway.network_settings.memory.model_dump() == {"sequence_length": 32, "memory_size": 256}
+    assert (hallway.network_settings.hidden_units, hallway.max_steps) == (64, 50000)
+    assert [name for name, _ in crawler.reward_signals.items()] == ["gail"], "a section replaces blocks as a whole"
+    assert crawler.reward_signals.gail
+    assert crawler.reward_signals.gail.network_settings.hidden_units == 64
+    assert crawler.behavioral_cloning
+    assert crawler.behavioral_cloning.strength == 0.5
+    assert warned[0] == "old.yaml: the file has the oldest format, with flat sections; it is translated"
+    assert any("line 28: Crawler.reward_signals.gail.encoding_size is an old key" in text for text in warned)
+    assert settings.default_settings is None, "Crawler would inherit its reward signals"
+    assert loads(dump(settings)) == settings
+
+
+def test_the_default_section_serves_brains_that_have_none() -> None:
+    settings, _ = translated("default: {trainer: ppo, batch_size: 5}\nBall: {batch_size: 6}")
+    assert settings.behavior("Other").hyperparameters.batch_size == 5
+    assert loads(dump(settings)) == settings
+
+
+def test_curiosity_of_the_very_first_format() -> None:
+    settings, warned = translated(
+        "default: {gamma: 0.9, use_curiosity: false, curiosity_strength: 0.01, curiosity_enc_size: 128}\n"
+        "Pyramids: {use_curiosity: true, curiosity_enc_size: 256, tau: 0.1}"
+    )
+    signals = settings.behavior("Pyramids").reward_signals
+    assert signals.extrinsic
+    assert signals.extrinsic.gamma == 0.9
+    assert signals.curiosity
+    assert (signals.curiosity.strength, signals.curiosity.network_settings.hidden_units) == (0.01, 256)
+    assert any("line 2: Pyramids.tau is 0.1: not used by trainer ppo" in text for text in warned)
+    assert [name for name, _ in settings.behavior("Other").reward_signals.items()] == ["extrinsic"]
+
+
+def test_renamed_keys_are_translated_with_a_warning() -> None:
+    text = """
+    behaviors:
+      Ball:
+        framework: pytorch
+        reward_signals: {curiosity: {encoding_size: 64}, rnd: {encoding_size: 5, network_settings: {memory: {}}}}
+        self_play: {play_against_current_best_ratio: 0.25}
+    checkpoint_settings: {load_model: true, train_model: true}
+    environment_parameters:
+      height:
+        curriculum:
+        - First: {value: 1, completion_criteria: {behavior: Ball}}
+        - Last: {value: 2, completion_criteria: {behavior: Ball}}
+    """
+    settings, warned = translated(text)
+    ball = settings.behavior("Ball")
+    assert ball.reward_signals.curiosity
+    assert ball.reward_signals.curiosity.network_settings.hidden_units == 64
+    assert ball.reward_signals.rnd
+    assert ball.reward_signals.rnd.network_settings.hidden_units == 128
+    assert ball.reward_signals.rnd.network_settings.memory is None
+    assert ball.self_play
+    assert ball.self_play.play_against_latest_model_ratio == 0.25
+    assert settings.checkpoint_settings.resume
+    height = settings.environment_parameters["height"]
+    assert isinstance(height, Curriculum)
+    assert [lesson.name for lesson in height.curriculum] == ["First", "Last"]
+    assert height.curriculum[1].completion_criteria is None
+    assert sorted(message.split(" ")[3] for message in warned) == [
+        "behaviors.Ball.framework",
+        "behaviors.Ball.reward_signals.curiosity.encoding_size",
+        "behaviors.Ball.reward_signals.rnd.encoding_size",
+        "behaviors.Ball.reward_signals.rnd.network_settings.memory",
+        "behaviors.Ball.self_play.play_against_current_best_ratio",
+        "checkpoint_settings.load_model",
+        "checkpoint_settings.train_model",
+        "environment_parameters.height.curriculum[0].First",
+        "environment_parameters.height.curriculum[1].Last",
+        "environment_parameters.height.curriculum[1].Last.completion_criteria",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*old key")
+def test_the_error_in_a_translated_key_names_the_key_that_was_written() -> None:
+    message = refusal(SIGNAL.replace("@", "curiosity: {encoding_size: -1}"))
+    assert message.startswith("my.yaml, line 4: behaviors.Ball.reward_signals.curiosity.encoding_size is -1")
+
+
+# --- What no trainer can do -----------------------------------------------------------------------------------------
+
+
+def test_what_no_trainer_can_do_is_told_by_key_path() -> None:
+    text = """
+    default_settings: {trainer_type: sac}
+    behaviors:
+      A: {trainer_type: ppo}
+      B: {trainer_type: poca}
+    """
+    assert [path for path, _ in unsupported(loads(text))] == ["behaviors.B.trainer_type"]
+    assert [path for path, _ in unsupported(loads(text), ["A", "Other"])] == ["behaviors.Other.trainer_type"]
+    assert unsupported(loads(behavior())) == []
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_our_configurations_can_be_trained(path: Path) -> None:
+    told = [path for path, _ in unsupported(load(path))]
+    curricula = [
+        "environment_parameters.big_wall_height.curriculum",
+        "environment_parameters.small_wall_height.curriculum",
+    ]
+    assert told == (curricula if path.stem == "WallJump_curriculum" else [])
