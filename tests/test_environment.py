@@ -65,7 +65,7 @@ def assert_closed(env: UnityEnvironment, why: str) -> None:
     ("fault", "timeout", "error", "message"),
     [
         ("exit-at-start", 20, PlayerError, "exit code 3.*something is wrong with my start"),
-        ("never-dial", 1, PlayerTimeoutError, "sent nothing for 1 s.*rogue player: never-dial"),
+        ("never-dial", 3, PlayerTimeoutError, "sent nothing for 3 s.*rogue player: never-dial"),
         ("version-2", 20, ProtocolError, r"version 2\.0\.0.*package 4\.0\.0.*speaks 1\.5\.0.*rogue player: version-2"),
     ],
 )
