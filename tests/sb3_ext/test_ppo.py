@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
+import meadow_player
 import numpy as np
 import pytest
 import torch
@@ -16,10 +18,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
-from sb3_ext import UnityVecEnv
+from sb3_ext import PPO, SB3_MEANINGS, Extrinsic, UnityVecEnv
 from sb3_ext.policies import UnityPolicy
-from sb3_ext.ppo import PPO, SB3_MEANINGS
-from sb3_ext.reward_signals import Extrinsic, RewardSignal
+from sb3_ext.reward_signals import RewardSignal
 from unity_gym.errors import UnityGymError, UnknownNameError
 
 
@@ -507,6 +508,54 @@ def test_agents_of_unity_are_waited_for_one_by_one() -> None:
     assert len(model.ep_info_buffer) > 0
     mean, _ = evaluate_policy(model, env, n_eval_episodes=12, warn=False)
     assert np.isfinite(mean)
+    env.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
+@pytest.mark.parametrize("memory", [0, 8])
+def test_rows_of_every_rhythm_with_all_sensors_and_a_mixed_action(tmp_path: Path, memory: int) -> None:
+    env = UnityVecEnv("Unity-v0", file_name=meadow_player.launcher(tmp_path), num_envs=4, seed=0)
+    network = {"hidden_units": 16, "normalize": True, "memory_size": memory, "sequence_length": 4}
+    model = PPO(
+        "UnityPolicy", env, buffer_size=100, batch_size=40, time_horizon=4, seed=0, device="cpu", policy_kwargs=network
+    )
+    rollouts = []
+    take = model._take_rollout
+    model._take_rollout = lambda: rollouts.append(take()) or rollouts[-1]  # type: ignore[method-assign]
+    model.learn(300)
+    sensors = [sensor.name for sensor in env.table.spec.observation_specs]
+    place = sensors.index("place")
+    for rollout in rollouts:
+        rows = rollout.observations[place][:, 0]
+        period = rows + 1
+        assert set(rows.tolist()) == {0, 1, 2, 3}
+        within = ~rollout.is_last
+        # a point a tick: nothing was lost, doubled or given to another while the others decided
+        torch.testing.assert_close(rollout.rewards[within], period[within])
+        first = torch.from_numpy(np.cumsum(rollout.lengths) - rollout.lengths)
+        own = rollout.trajectory
+        assert (rows == rows[first][own]).all()
+        steps = rollout.observations[place][:, 1]
+        assert (steps[1:] - steps[:-1])[within[:-1]].equal(period[:-1][within[:-1]])
+        assert rollout.action_masks[:, 2].equal(rows % 2 == 0)
+        ends_of_first = rollout.terminated[rows[first].numpy() == 0]
+        assert ends_of_first.any()
+        assert not rollout.terminated[rows[first].numpy() != 0].any()
+        assert (rollout.lengths <= 4).all()
+    del model._take_rollout
+    observations = env.reset()
+    actions, _ = model.predict(observations, action_masks=env.action_masks())
+    assert actions["continuous"].shape == (4, 2)
+    assert actions["discrete"].shape == (4, 2)
+    columns = model.columns.columns(observations)
+    for mine, theirs in zip(columns, env.table.observations, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    model.save(tmp_path / "model")
+    loaded = PPO.load(tmp_path / "model", device="cpu")
+    again, _ = loaded.predict(observations, deterministic=True, action_masks=env.action_masks())
+    once, _ = model.predict(observations, deterministic=True, action_masks=env.action_masks())
+    for key in once:
+        np.testing.assert_array_equal(once[key], again[key])
     env.close()
 
 
