@@ -65,10 +65,14 @@ class Model:
         self.exchange = 0
 
     def begin_step(self) -> None:
+        self.forget_outcomes()
+        for row in self.rows:
+            row.decided, row.running = False, row.alive
+
+    def forget_outcomes(self) -> None:
         for row in self.rows:
             row.reward = row.group_reward = 0.0
-            row.decided = row.terminated = row.truncated = False
-            row.running = row.alive
+            row.terminated = row.truncated = row.running = False
 
     def find(self, player: int, agent: int) -> Row | None:
         return next((row for row in self.rows if (row.player, row.id) == (player, agent)), None)

@@ -197,6 +197,15 @@ def test_the_next_step_forgets_rewards_ends_and_decisions_and_keeps_the_rest() -
     assert table.observations[0].tolist() == [[6, 6]]
 
 
+def test_outcomes_can_be_forgotten_without_the_decisions() -> None:
+    table = new_table(1, 2)
+    tell(table, [Entry(1), Entry(2, reward=1.0)], ended=[Entry(1, reward=2.0, group_reward=3.0)])
+    table.forget_outcomes()
+    assert table.decided.all()
+    tell(table, ended=[Entry(2, reward=4.0)])
+    assert not any(column.any() for column in (table.reward, table.group_reward, table.terminated))
+
+
 def test_a_new_id_takes_the_row_of_the_agent_that_ended_in_the_same_message() -> None:
     table = new_table(1)
     assert tell(table, [Entry(2, seen=8, reward=9.0)], ended=[Entry(1, seen=7, reward=1.0)]) == [0]
@@ -360,7 +369,9 @@ def exchanges(draw: st.DrawFn) -> tuple[int, list[Entry], list[Entry]]:
     return draw(st.integers(0, 1)), entries(), entries()
 
 
-EVENTS = st.lists(st.sampled_from(["step", "cut 0", "cut 1", "restart"]) | exchanges() | exchanges(), max_size=14)
+EVENTS = st.lists(
+    st.sampled_from(["step", "forget", "cut 0", "cut 1", "restart"]) | exchanges() | exchanges(), max_size=14
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -376,6 +387,9 @@ def test_whatever_comes_the_table_holds_what_a_model_of_single_agents_holds(
         elif event == "step":
             table.begin_step()
             model.begin_step()
+        elif event == "forget":
+            table.forget_outcomes()
+            model.forget_outcomes()
         else:
             for player in (0, 1) if event == "restart" else (int(event[-1]),):
                 table.cut(player)

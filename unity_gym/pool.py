@@ -216,7 +216,7 @@ class PlayerPool:
     def resume(self) -> None:
         """After ends that left no agent with an episode: go on until each player has one that asks for a decision."""
         for table in self.tables.values():
-            table.begin_step()
+            table.forget_outcomes()
         self._actions = {}
         self._exchange_until_ready()
 

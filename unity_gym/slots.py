@@ -68,9 +68,14 @@ class AgentTable:
 
     def begin_step(self) -> None:
         """Forget the last step's rewards, ends and decisions."""
-        for column in (self.reward, self.group_reward, self.decided, self.terminated, self.truncated):
-            column.fill(0)
+        self.forget_outcomes()
+        self.decided.fill(False)
         np.copyto(self._running, self.alive)
+
+    def forget_outcomes(self) -> None:
+        """Forget the last step's rewards and ends, and note no others until the next step begins."""
+        for column in (self.reward, self.group_reward, self.terminated, self.truncated, self._running):
+            column.fill(0)
 
     def update(self, decisions: DecisionSteps, terminals: TerminalSteps, player: int = 0) -> Array:
         """Take over what one exchange with one player said.

@@ -1,0 +1,242 @@
+"""What a wrapper has to show of a stress scene, worked out from the scene's own log.
+
+`Contract` follows a wrapper call by call. It reads in the log what the agents said, keeps the rows of their table by
+the rules of `table_model`, and knows from these alone when a wrapper's step is over and which action each agent must
+have got. So it fails if the wrapper made an exchange more or less, or if an action went to another agent or decision.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stress_scene import fingerprint
+from table_model import Entry, Model, Row
+
+from unity_gym.specs import Array
+
+Sensors = Sequence[tuple[str, Sequence[int]]]  # name and shape, in the order of the wire
+Action = tuple[list[float], list[int]]  # continuous and discrete
+
+
+class SceneLog:
+    """The log of one player as far as it is written.
+
+    `said`: what agents said in each exchange; `did`: by exchange, the action of each (behavior, agent); `resets`: the
+    exchanges that were answered with a reset; `scenes`: the first exchange of each scene; `sensors`: by behavior.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open()
+        self.said: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self.did: dict[int, dict[tuple[str, int], Action]] = defaultdict(dict)
+        self.resets: set[int] = set()
+        self.scenes: set[int] = set()
+        self.sensors: dict[str, Sensors] = {}
+        self.read()
+
+    def read(self) -> None:
+        """Take in what was written since the last time: all that led to the message that the client has."""
+        for line in self._file:
+            told = json.loads(line)
+            kind, exchange = told["event"], told["exchange"]
+            if kind in ("decision", "end"):
+                self.said[exchange].append(told)
+            elif kind == "action":
+                self.did[exchange][told["behavior"], told["agent"]] = told["continuous"], told["discrete"]
+            elif kind == "reset":
+                self.resets.add(exchange)
+            else:
+                self.scenes.add(exchange)
+                self.sensors = told["sensors"]
+
+    @property
+    def newest(self) -> int:
+        return max(self.said)
+
+
+def seen(observation: Any, sensors: Sensors) -> dict[str, int]:
+    """The fingerprints of an observation as any wrapper gives it: an array, or a dict, "split" or by "sensors"."""
+    parts = dict(observation) if isinstance(observation, Mapping) else {sensors[0][0]: observation}
+    if "vector" in parts:
+        numbers, start = parts.pop("vector"), 0
+        for name, shape in sensors:
+            if len(shape) == 1:
+                parts[name] = numbers[start : start + shape[0]]
+                start += shape[0]
+        assert start == len(numbers)
+    assert {name: part.shape for name, part in parts.items()} == {name: tuple(shape) for name, shape in sensors}
+    return {name: fingerprint(_as_logged(part)) for name, part in parts.items()}
+
+
+def _as_logged(part: Array) -> Array:
+    if part.ndim != 3:
+        assert part.dtype == np.float32
+    elif part.dtype != np.uint8:
+        assert part.dtype == np.float32
+        part = np.rint(part * 255).astype(np.uint8)
+    return part
+
+
+def blank(sensors: Sensors) -> dict[str, int]:
+    """The fingerprints of zeros."""
+    return {name: fingerprint(np.zeros(shape, np.uint8 if len(shape) == 3 else np.float32)) for name, shape in sensors}
+
+
+def one_action(action: Any) -> Action:
+    """One agent's action as the log has it."""
+    if isinstance(action, Mapping):
+        return action["continuous"].tolist(), np.atleast_1d(action["discrete"]).tolist()
+    action = np.atleast_1d(action)
+    return (action.tolist(), []) if action.dtype.kind == "f" else ([], action.tolist())
+
+
+def row_actions(actions: Any, rows: int) -> dict[int, Action]:
+    """The actions of all rows of a vector environment."""
+    if isinstance(actions, Mapping):
+        return {row: one_action({key: part[row] for key, part in actions.items()}) for row in range(rows)}
+    return {row: one_action(actions[row]) for row in range(rows)}
+
+
+def entry(told: Mapping[str, Any]) -> Entry:
+    return Entry(
+        told["agent"],
+        told["observation"],
+        told["reward"],
+        told["group_reward"],
+        told["group"],
+        told.get("interrupted", False),
+        told.get("mask", ()),
+    )
+
+
+class Contract:
+    """The agent tables of one or more players, and the calls that wrappers make on them.
+
+    It begins with the newest scene of each log.
+
+    :param logs: of the players, after a reset with a seed and no step
+    :param behavior: the behavior that the wrapper is for; by default all
+    :param rows: that it reserves
+    """
+
+    def __init__(self, logs: Sequence[SceneLog], behavior: str | None = None, rows: int = 0) -> None:
+        self.logs = logs
+        self.tables: dict[str, Model] = {}
+        self._behavior, self._rows = behavior, rows
+        self._read_logs()
+        self._at = [max(log.scenes) for log in logs]
+        self._actions: dict[str, dict[int, Action]] = {}
+        self._begin()
+
+    @property
+    def table(self) -> Model:
+        """Of the only behavior."""
+        (table,) = self.tables.values()
+        return table
+
+    @property
+    def sensors(self) -> Sensors:
+        """Of the only behavior."""
+        return self.logs[0].sensors[next(iter(self.tables))]
+
+    def reset(self) -> None:
+        """The wrapper has sent RESET."""
+        self._read_logs()
+        for table in self.tables.values():
+            table.begin_step()
+        for player, log in enumerate(self.logs):
+            assert self._at[player] in log.resets
+            assert not log.did[self._at[player]]
+            self._at[player] += 1
+            for table in self.tables.values():
+                table.cut(player)
+        self._begin()
+
+    def _begin(self) -> None:
+        for player in range(len(self.logs)):
+            self._listen(player)
+        self._actions = {}
+        while not self.tables:  # the wrapper waits for the first agent of its behavior
+            self._exchange(range(len(self.logs)))
+        self._exchange_until_ready(autoreset=True)
+        self._nothing_more_was_exchanged()
+
+    def resume(self) -> None:
+        """The wrapper goes on with zeros until somebody asks for a decision, if nobody does."""
+        self._read_logs()
+        for table in self.tables.values():
+            table.forget_outcomes()
+        self._actions = {}
+        self._exchange_until_ready(autoreset=True)
+        self._nothing_more_was_exchanged()
+
+    def step(self, actions: Mapping[str, Mapping[int, Action]], autoreset: bool) -> None:
+        """The wrapper has made a step with these actions, by behavior and row.
+
+        Rows that ask for none at the beginning do what zeros mean for the whole step. The step ends when no row still
+        acts and one asks for a decision or, without autoreset, has ended.
+        """
+        self._read_logs()
+        self._actions = {
+            name: {row: action for row, action in some.items() if self.tables[name].rows[row].decided}
+            for name, some in actions.items()
+        }
+        for table in self.tables.values():
+            table.begin_step()
+        self._exchange(range(len(self.logs)))
+        self._exchange_until_ready(autoreset)
+        self._nothing_more_was_exchanged()
+
+    def _read_logs(self) -> None:
+        for log in self.logs:
+            log.read()
+
+    def _nothing_more_was_exchanged(self) -> None:
+        assert self._at == [log.newest for log in self.logs]
+
+    def _exchange_until_ready(self, autoreset: bool) -> None:
+        while waiting := [player for player in range(len(self.logs)) if not self._is_ready(player, autoreset)]:
+            self._exchange(waiting)
+
+    def _is_ready(self, player: int, autoreset: bool) -> bool:
+        mine = [row for table in self.tables.values() for row in table.rows if row.player == player]
+        if any(row.alive and not row.decided for row in mine):
+            return False
+        return any(row.decided or (not autoreset and has_ended(row)) for row in mine)
+
+    def _exchange(self, players: Iterable[int]) -> None:
+        for player in players:
+            self._check_actions(player)
+            self._at[player] += 1
+            self._listen(player)
+
+    def _check_actions(self, player: int) -> None:
+        exchange = self._at[player]
+        log = self.logs[player]
+        asked = [(told["behavior"], told["agent"]) for told in log.said[exchange] if told["event"] == "decision"]
+        assert sorted(log.did[exchange]) == sorted(asked), "an agent acted that did not ask, or one that asked did not"
+        for (behavior, agent), (continuous, discrete) in log.did[exchange].items():
+            expected: Action = [0.0] * len(continuous), [0] * len(discrete)
+            if behavior in self._actions:
+                table = self.tables[behavior]
+                row = next(i for i, row in enumerate(table.rows) if (row.player, row.id) == (player, agent))
+                expected = self._actions[behavior].get(row, expected)
+            assert (continuous, discrete) == expected, (behavior, agent, exchange)
+
+    def _listen(self, player: int) -> None:
+        said: dict[str, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
+        for told in self.logs[player].said[self._at[player]]:
+            if self._behavior in (None, told["behavior"]):
+                said[told["behavior"]][told["event"] == "end"].append(entry(told))
+        for behavior in self.tables.keys() | said.keys():
+            table = self.tables.setdefault(behavior, Model(self._rows))
+            table.update(*said[behavior], player)
+
+
+def has_ended(row: Row) -> bool:
+    return row.terminated or row.truncated

@@ -1,0 +1,439 @@
+"""Every wrapper tells of each agent what the scene's own log says, and every action arrives where it belongs.
+
+The stress scene does at random all that agents can do. `scene_contract` works out of its log what a wrapper has to
+show; each test says what the wrapper leaves out by design. All of them leave out the reward on an episode's first
+entry, and episodes that end before their first decision.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import stress_scene
+from gymnasium.vector import AutoresetMode
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from scene_contract import Contract, SceneLog, Sensors, blank, has_ended, one_action, row_actions, seen
+from table_model import Row
+
+import unity_gym
+from sb3_ext import UnityVecEnv
+from unity_gym.environment import UnityEnvironment
+from unity_gym.envs import UnitySingleAgentEnv, UnityVectorEnv
+
+SEEDS = st.integers(0, 2**31 - 1)
+few_scenes = settings(
+    max_examples=3, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)  # no shrinking: a seed that fails is as simple as any other
+STEPS = 50
+RESETS = 0.04  # the share of steps before which a wrapper is reset in mid-episode
+
+SOLO, RUNNER, MEMBER, LATE = "Solo?team=0", "Runner?team=0", "Member?team=0", "Late?team=1"
+
+Game: TypeAlias = tuple[Any, list[SceneLog]]
+Make: TypeAlias = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+    """Makes an environment over players of the stress scene; it is closed with the module."""
+    made = []
+
+    def make(environment: Make, n_players: int = 1, **options: Any) -> tuple[Any, list[SceneLog]]:
+        folder = tmp_path_factory.mktemp("player")
+        options |= {"n_players": n_players} if n_players > 1 else {}
+        env = environment(file_name=stress_scene.launcher(folder), no_graphics=False, log_folder=folder, **options)
+        made.append(env)
+        return env, [SceneLog(folder / f"Player-{player}.jsonl") for player in range(n_players)]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+# One player, exchange by exchange.
+
+
+@pytest.fixture(scope="module", params=["uint8", "float32"])
+def player(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Any:
+    folder = tmp_path_factory.mktemp("player")
+    env = UnityEnvironment(stress_scene.launcher(folder), log_folder=folder, visual_dtype=request.param)
+    env.reset()
+    yield env, SceneLog(folder / "Player-0.jsonl")
+    env.close()
+
+
+@few_scenes
+@given(seed=SEEDS)
+def test_a_player_is_told_exchange_by_exchange(player: tuple[UnityEnvironment, SceneLog], seed: int) -> None:
+    """Nothing is left out."""
+    env, log = player
+    rng = np.random.default_rng(seed)
+    env.reset(seed)
+    log.read()
+    assert log.newest in log.scenes
+    for _ in range(STEPS):
+        said = defaultdict(list)
+        for told in log.said[log.newest]:
+            said[told["behavior"], told["event"]].append(told)
+        chosen = {}
+        for behavior, spec in env.behavior_specs.items():
+            decisions, terminals = env.get_steps(behavior)
+            assert [sensor.name for sensor in spec.observation_specs] == [name for name, _ in log.sensors[behavior]]
+            check_steps(decisions, said.pop((behavior, "decision"), []), log.sensors[behavior])
+            check_steps(terminals, said.pop((behavior, "end"), []), log.sensors[behavior])
+            actions = spec.action_spec.random_action(len(decisions), rng)
+            if len(decisions) and rng.random() < 0.8:
+                env.set_actions(behavior, actions)
+            else:
+                actions = spec.action_spec.empty_action(len(decisions))
+            for agent, continuous, discrete in zip(decisions, actions.continuous, actions.discrete, strict=True):
+                chosen[behavior, agent] = continuous.tolist(), discrete.tolist()
+        assert not said
+        exchange = log.newest
+        if rng.random() < RESETS:
+            env.reset()
+            log.read()
+            assert exchange in log.resets
+            chosen = {}
+        else:
+            env.step()
+            log.read()
+        assert log.newest == exchange + 1
+        assert log.did[exchange] == chosen
+
+
+def check_steps(steps: Any, said: list[dict[str, Any]], sensors: Sensors) -> None:
+    """DecisionSteps or TerminalSteps, against what the log has of these agents."""
+    assert steps.agent_id.tolist() == [told["agent"] for told in said]
+    assert steps.group_id.tolist() == [told["group"] for told in said]
+    assert steps.reward.tolist() == [told["reward"] for told in said]
+    assert steps.group_reward.tolist() == [told["group_reward"] for told in said]
+    for index, told in enumerate(said):
+        observation = {name: column[index] for (name, _), column in zip(sensors, steps.obs, strict=True)}
+        assert seen(observation, sensors) == told["observation"]
+        if told["event"] == "end":
+            assert steps.interrupted[index] == told["interrupted"]
+        elif steps.action_mask is not None:
+            forbidden = np.concatenate([branch[index] for branch in steps.action_mask]).tolist()
+            assert forbidden == (told["mask"] or [False] * len(forbidden))
+
+
+# One agent.
+
+
+@pytest.fixture(scope="module")
+def solo(play: Make) -> Game:
+    return play(UnitySingleAgentEnv, behavior=SOLO, observations="sensors")
+
+
+@few_scenes
+@given(seed=SEEDS)
+def test_a_single_agent_is_told_from_decision_to_decision(solo: Game, seed: int) -> None:
+    """After an end, `reset` waits for the next first decision; what is decided or ends meanwhile is left out."""
+    env, logs = solo
+    rng = np.random.default_rng(seed)
+    env.action_space.seed(seed)
+
+    def check(observation: Any, info: dict[str, Any], expected: Any) -> None:
+        assert seen(observation, contract.sensors) == expected
+        assert info["action_mask"].tolist() == row.allowed
+
+    observation, info = env.reset(seed=seed)
+    contract = Contract(logs, SOLO)
+    (row,) = contract.table.rows
+    check(observation, info, row.seen)
+    for _ in range(STEPS):
+        action = env.action_space.sample()
+        observation, reward, terminated, truncated, info = env.step(action)
+        contract.step({SOLO: {0: one_action(action)}}, autoreset=False)
+        assert (reward, terminated, truncated) == (row.reward, row.terminated, row.truncated)
+        check(observation, info, row.final if has_ended(row) else row.seen)
+        if has_ended(row) or rng.random() < RESETS:
+            observation, info = env.reset()
+            if has_ended(row):
+                contract.resume()
+            else:
+                contract.reset()
+            check(observation, info, row.seen)
+
+
+# A row for each agent.
+
+
+def shown(row: Row, sensors: Sensors) -> Any:
+    """What a vector environment shows in a row."""
+    return row.seen or blank(sensors)
+
+
+def check_masks(masks: Any, rows: list[Row]) -> None:
+    for mask, row in zip(masks, rows, strict=True):
+        assert mask.tolist() == (row.allowed if row.id >= 0 else [True] * len(mask))
+
+
+def one_row(observations: Any, row: int) -> Any:
+    return (
+        {key: part[row] for key, part in observations.items()}
+        if isinstance(observations, Mapping)
+        else observations[row]
+    )
+
+
+@pytest.fixture(scope="module", params=[(RUNNER, 2, 12), (MEMBER, 1, 7)], ids=["two players", "groups"])
+def vec_env(play: Make, request: pytest.FixtureRequest) -> Game:
+    behavior, n_players, num_envs = request.param
+    return play(UnityVecEnv, n_players, behavior=behavior, num_envs=num_envs)
+
+
+@few_scenes
+@given(seed=SEEDS)
+def test_sb3s_vec_env_is_told_of_every_row(vec_env: Game, seed: int) -> None:
+    """A row that is asked sooner than others repeats its action and sums its rewards. After its end it repeats it too,
+    and what that leads to in the rest of the step is left out."""
+    env, logs = vec_env
+    rng = np.random.default_rng(seed)
+    env.action_space.seed(seed)
+    env.seed(seed)
+    observations = env.reset()
+    contract = Contract(logs, env.behavior, env.num_envs)
+    rows = contract.table.rows
+    returns, lengths = np.zeros(len(rows)), np.zeros(len(rows), int)
+
+    def check() -> None:
+        for index, row in enumerate(rows):
+            assert seen(one_row(observations, index), contract.sensors) == shown(row, contract.sensors)
+        if env.has_attr("action_masks"):
+            check_masks(env.env_method("action_masks"), rows)
+
+    check()
+    for _ in range(STEPS):
+        actions = np.stack([env.action_space.sample() for _ in rows])
+        lengths += [row.decided for row in rows]
+        observations, rewards, dones, infos = env.step(actions)
+        contract.step({env.behavior: row_actions(actions, len(rows))}, autoreset=True)
+        check()
+        assert rewards.tolist() == [row.reward + row.group_reward for row in rows]
+        assert dones.tolist() == [has_ended(row) for row in rows]
+        assert [info["alive"] for info in infos] == [row.alive for row in rows]
+        returns += rewards
+        for index, (row, info) in enumerate(zip(rows, infos, strict=True)):
+            assert has_ended(row) == ("terminal_observation" in info) == ("episode" in info)
+            if has_ended(row):
+                assert seen(info["terminal_observation"], contract.sensors) == row.final
+                assert info["TimeLimit.truncated"] == row.truncated
+                assert (info["episode"]["r"], info["episode"]["l"]) == (returns[index], lengths[index])
+                returns[index] = lengths[index] = 0
+        if rng.random() < RESETS:
+            observations = env.reset()
+            contract.reset()
+            check()
+            returns[:] = lengths[:] = 0
+
+
+@pytest.fixture(scope="module", params=[(MEMBER, 6, "SameStep"), (LATE, 3, "SameStep"), (RUNNER, 5, "NextStep")])
+def envs(play: Make, request: pytest.FixtureRequest) -> tuple[Any, list[SceneLog], str]:
+    behavior, num_envs, mode = request.param
+    env, logs = play(UnityVectorEnv, behavior=behavior, num_envs=num_envs, autoreset_mode=mode, observations="sensors")
+    return env, logs, behavior
+
+
+@few_scenes
+@given(seed=SEEDS)
+def test_gymnasiums_vector_env_is_told_of_every_row(envs: tuple[Any, list[SceneLog], str], seed: int) -> None:
+    """As SB3's. With NEXT_STEP, the step after a row's end is no step for the row: its action, rewards and end are left
+    out."""
+    env, logs, behavior = envs
+    rng = np.random.default_rng(seed)
+    same_step = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    env.action_space.seed(seed)
+    observations, infos = env.reset(seed=seed)
+    contract = Contract(logs, behavior, env.num_envs)
+    rows = contract.table.rows
+
+    def check() -> None:
+        for index, row in enumerate(rows):
+            expected = row.final if ended[index] and not same_step else shown(row, contract.sensors)
+            assert seen(one_row(observations, index), contract.sensors) == expected
+        assert infos["alive"].tolist() == [row.alive for row in rows]
+        if "action_mask" in infos:
+            check_masks(infos["action_mask"], rows)
+
+    ended = [False] * len(rows)
+    check()
+    for _ in range(STEPS):
+        actions = env.action_space.sample()
+        observations, rewards, terminated, truncated, infos = env.step(actions)
+        acting = [same_step or not just_ended for just_ended in ended]
+        chosen = {index: action for index, action in row_actions(actions, len(rows)).items() if acting[index]}
+        contract.step({behavior: chosen}, autoreset=same_step)
+        ended = [acts and has_ended(row) for acts, row in zip(acting, rows, strict=True)]
+        check()
+        for index, (acts, row) in enumerate(zip(acting, rows, strict=True)):
+            told = rewards[index], terminated[index], truncated[index]
+            assert told == (
+                (row.reward + row.group_reward, row.terminated, row.truncated) if acts else (0, False, False)
+            )
+            if "group_reward" in infos:
+                assert infos["group_reward"][index] == row.group_reward * acts
+        if same_step and any(ended):
+            assert infos["_final_obs"].tolist() == ended
+            for index in np.flatnonzero(ended):
+                assert seen(infos["final_obs"][index], contract.sensors) == rows[index].final
+        else:
+            assert "final_obs" not in infos
+        if rng.random() < RESETS:
+            observations, infos = env.reset()
+            contract.reset()
+            ended = [False] * len(rows)
+            check()
+
+
+# A game of all agents.
+
+
+class Cast:
+    """Who is in a PettingZoo game and what is told of them, by the contract's tables.
+
+    An agent whose episode ended leaves the game until the next; one that comes takes part, unless its slot has left.
+    """
+
+    def __init__(self, contract: Contract) -> None:
+        self._contract = contract
+        self.begin()
+
+    def _rows(self) -> list[tuple[str, str, int, Row]]:
+        tables = self._contract.tables.items()
+        return [(f"{name}_{index}", name, index, row) for name, table in tables for index, row in enumerate(table.rows)]
+
+    def begin(self) -> None:
+        self.playing = {agent for agent, _, _, row in self._rows() if row.decided}
+        self._left: set[str] = set()
+        self._told = {agent: (row, False) for agent, _, _, row in self._rows() if row.decided}
+
+    @property
+    def told(self) -> set[str]:
+        return set(self._told)
+
+    def step(self, actions: Mapping[str, Any]) -> None:
+        """The environment has made a step with these actions."""
+        chosen: dict[str, dict[int, Any]] = defaultdict(dict)
+        for agent, behavior, index, _ in self._rows():
+            if agent in actions:
+                chosen[behavior][index] = one_action(actions[agent])
+        running = {agent for agent, _, _, row in self._rows() if row.alive}
+        self._contract.step(chosen, autoreset=False)
+        self._told = {
+            agent: (row, agent in self.playing and has_ended(row))
+            for agent, _, _, row in self._rows()
+            if agent in self.playing or (row.decided and agent not in self._left)
+        }
+        self._left |= {agent for agent, (_, ended) in self._told.items() if ended}
+        self.playing = {agent for agent, (_, ended) in self._told.items() if not ended}
+        self.goes_on = not self.playing and all(has_ended(row) for agent, _, _, row in self._rows() if agent in running)
+
+    def check_observation(self, agent: str, observation: Any) -> None:
+        row, ended = self._told[agent]
+        if isinstance(observation, Mapping) and "action_mask" in observation:
+            mask = observation["action_mask"]
+            assert mask.tolist() == (row.allowed if row.allowed and not ended else [1] * len(mask))
+            observation = observation["observation"]
+        sensors = self._contract.logs[0].sensors[agent.rpartition("_")[0]]
+        assert seen(observation, sensors) == (row.final if ended else row.seen)
+
+    def check_outcome(self, agent: str, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]) -> None:
+        row, ended = self._told[agent]
+        assert reward == row.reward + row.group_reward
+        assert (terminated, truncated) == (row.terminated and ended, row.truncated and ended)
+        assert info.get("group_reward", 0) == row.group_reward
+
+
+def sample(env: Any, agent: str, rng: np.random.Generator) -> Any:
+    space = env.action_space(agent)
+    space.seed(int(rng.integers(2**31)))
+    return space.sample()
+
+
+@pytest.fixture(scope="module")
+def game(play: Make) -> Game:
+    return play(unity_gym.parallel_env)
+
+
+@few_scenes
+@given(seed=SEEDS)
+def test_pettingzoos_parallel_env_is_told_of_every_agent(game: Game, seed: int) -> None:
+    """As a vector environment of all behaviors, in which an agent that ended is left out until the next game, and does
+    what zeros mean."""
+    env, logs = game
+    rng = np.random.default_rng(seed)
+    cast = None
+    for _ in range(STEPS):
+        if cast is None or not env.agents or rng.random() < RESETS:
+            goes_on = cast is not None and not env.agents and cast.goes_on
+            observations, infos = env.reset(seed if cast is None else None)
+            if cast is None:
+                contract = Contract(logs)
+            elif goes_on:
+                contract.resume()
+            else:
+                contract.reset()
+            cast = Cast(contract)
+            assert observations.keys() == infos.keys() == cast.told
+            assert not any(info.get("group_reward") for info in infos.values())
+        else:
+            actions = {agent: sample(env, agent, rng) for agent in env.agents}
+            observations, *outcomes = env.step(actions)
+            cast.step(actions)
+            assert all(part.keys() == cast.told for part in (observations, *outcomes))
+            for agent in cast.told:
+                cast.check_outcome(agent, *(part[agent] for part in outcomes))
+        for agent in cast.told:
+            cast.check_observation(agent, observations[agent])
+        assert set(env.agents) == cast.playing
+
+
+@pytest.fixture(scope="module")
+def turns(play: Make) -> Game:
+    return play(unity_gym.aec_env, observations="sensors")
+
+
+@few_scenes
+@given(seed=SEEDS)
+def test_pettingzoos_aec_env_is_told_of_every_agent(turns: Game, seed: int) -> None:
+    """As the parallel one: all agents act on the same state, in the step of the last of them."""
+    env, logs = turns
+    rng = np.random.default_rng(seed)
+    cast = None
+    for _ in range(STEPS):
+        if cast is None or not env.agents or rng.random() < RESETS:
+            goes_on = cast is not None and not env.agents and cast.goes_on
+            env.reset(seed if cast is None else None)
+            if cast is None:
+                contract = Contract(logs)
+            elif goes_on:
+                contract.resume()
+            else:
+                contract.reset()
+            cast, begins = Cast(contract), True
+        turns_taken, actions = [], {}
+        while env.agents and len(turns_taken) < len(cast.told):
+            agent = env.agent_selection
+            observation, reward, terminated, truncated, info = env.last()
+            cast.check_observation(agent, observation)
+            if begins:
+                assert (reward, terminated, truncated) == (0, False, False)
+            else:
+                cast.check_outcome(agent, reward, terminated, truncated, info)
+            if not (terminated or truncated):
+                actions[agent] = sample(env, agent, rng)
+            turns_taken.append(agent)
+            env.step(actions.get(agent))
+        assert len(turns_taken) == len(set(turns_taken))
+        assert set(turns_taken) == cast.told
+        assert actions.keys() == cast.playing
+        begins = False
+        if actions:
+            cast.step(actions)
