@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import random
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -470,8 +472,10 @@ BROKEN = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*oldest format")
+@pytest.mark.filterwarnings("ignore:.*not used by trainer")
 @pytest.mark.parametrize(
-    ("text", "line", "path", "value", "remedy"), BROKEN, ids=[case[2] + case[3] for case in BROKEN]
+    ("text", "line", "path", "value", "remedy"), BROKEN, ids=[f"{case[2]} {case[3]}" for case in BROKEN]
 )
 def test_a_refusal_names_file_line_key_path_value_and_remedy(
     text: str, line: int | None, path: str, value: str, remedy: str
@@ -511,6 +515,38 @@ def test_the_error_is_not_followed_by_pydantics() -> None:
     with pytest.raises(SettingsError) as caught:
         loads("debug: maybe")
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_whatever_stands_in_a_file_only_our_error_comes_out() -> None:
+    def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+            yield (*path, key)
+            yield from places(value, (*path, key))
+
+    old = {
+        "default": {"trainer": "ppo", "use_recurrent": True, "reward_signals": {"gail": {"demo_path": "a"}}},
+        "A": {},
+    }
+    trees = [old, *(yaml.safe_load(path.read_text(encoding="utf-8")) for path in CONFIGS)]
+    values = [None, 5, -1, True, "", "x", "1e7", float("nan"), 10**400, [], [None], {}, {"a": 1}, {"curriculum": [5]}]
+    chance = random.Random(1)
+    refused: list[str] = []
+    for _ in range(150):
+        tree = copy.deepcopy(chance.choice(trees))
+        *above, key = chance.choice(list(places(tree)))
+        block = tree
+        for part in above:
+            block = block[part]
+        block[key] = chance.choice(values)
+        try:
+            settings = loads(yaml.safe_dump(tree), "my.yaml")
+        except SettingsError as error:
+            refused.append(str(error))
+        else:
+            assert loads(dump(settings)) == settings
+    assert 50 < len(refused) < 150
+    assert all("my.yaml" in message for message in refused)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
