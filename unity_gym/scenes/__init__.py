@@ -8,10 +8,11 @@ Any ML-Agents client that listens on the port can drive it. What happens where:
 - `communicator.py` dials the client, keeps the side channels and the environment parameters.
 - `academy.py` holds the order of one tick (0.02 s of the scene), `agents.py` the columns of all agents of one kind.
 - `sensors/` turns the state of a scene into observations, `messages.py` columns into bytes and bytes into columns.
+- `shapes.py` holds the solid things that rays hit and `bodies.py` moves; `drawing.py` makes pictures.
 - `scene.py` is what a scene has to provide; one file a scene implements it for all areas at once.
 
 To add a scene: write the class in a file of its own and name it in `SCENES`. `basic.py` is the smallest one,
-`three_d_ball.py` one with physics, and `agents.py` tells what agents can do. Nothing outside this folder imports it.
+`three_d_ball.py` one with physics, `push_block.py` one with rays and bodies, and `agents.py` tells what agents can do. Nothing outside this folder imports it.
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ scenes depend on, because their agents gain 2 to 3 m/s in each tick and push thi
   enters what it hits, and is pushed out in the ticks after: 80 % of the depth a tick, and no faster than 10 m/s. That
   moves bodies but leaves them no velocity.
 - A contact ahead stops an approach just before the surfaces meet. Contacts do not bounce.
-- A box that rests on its face has two points of friction, each with the whole normal force: the coefficient doubles.
+- Boxes rub at two points, each with the whole normal force: the coefficient doubles.
 
-Measured in Unity's recording of PushBlock: free flight to 0.1 mm, and on the ground a loss of
-2 · 0.3 · g · dt · (1 - drag · dt) in speed a tick.
+Unity's recording of PushBlock shows all of this. Agents fly there as computed to 0.1 mm, lose
+2 · 0.3 · g · dt · (1 - drag · dt) of their speed in a tick on the ground, and 53 of 55 episodes whose beginning can be
+found end, played again with the recorded actions alone, in the recorded decision.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from unity_gym.specs import Array
 
 TICK = 0.02  # s
 FRICTION = 0.6  # of Unity's default material
+FRICTION_POINTS = 2
 _CONTACT_DISTANCE = 0.02  # m; the contact offsets of two shapes
 _DEPENETRATION = 0.8  # share of an overlap that a tick takes back
 _DEPENETRATION_SPEED = 10.0  # m/s
-FRICTION_POINTS = 2
 _ITERATIONS = 3  # more change nothing in a replay of Unity's recording of PushBlock
 GROUND = -2e-5  # m; a body at rest is pressed into the ground by about this much, so that rays along it do not hit it
 
@@ -80,9 +81,8 @@ class Bodies:
         self._entered = np.zeros((areas, len(pairs)), bool)
 
     def entered(self, first: str, second: str) -> Array:
-        """bool (areas): whether two things touch since this tick; in the order of their columns."""
-        found: Array = self._entered[:, self._pairs[first, second]]
-        return found
+        """bool (areas): whether two things, named in the order of their columns, touch since the last tick."""
+        return np.asarray(self._entered[:, self._pairs[first, second]])
 
     def simulate(self) -> None:
         """One tick."""
@@ -185,7 +185,9 @@ class _Contacts:
         self._weights = weights
         self._both = weights[0] + weights[1]
         self._masses = 1 / np.maximum(self._both, 1e-9)
-        self._mass = 1 / (normal * normal * self._both).sum(axis=0)
+        # Two things of which neither can move along the normal exert no force, so they do not rub either.
+        weight = (normal * normal * self._both).sum(axis=0)
+        self._mass = np.divide(1, weight, out=np.zeros_like(weight), where=weight > 0)
         self._impulse = np.zeros(len(gap))
         self._friction = np.zeros_like(normal)
         # The least speeds, in m/s, at which bodies may part: for the move of this tick, and what stays of it.
