@@ -22,12 +22,14 @@ from unity_gym.side_channels import (
     SideChannels,
     StatsAggregationMethod,
     StatsSideChannel,
+    TrainingAnalyticsChannel,
 )
 
 ENGINE = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
 PROPERTIES = uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
 STATS = uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
+ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 RAW = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
@@ -165,6 +167,12 @@ def test_raw_bytes_go_both_ways() -> None:
     assert channel.get_and_clear_received_messages() == []
 
 
+def test_training_analytics_are_sent_as_they_were_encoded() -> None:
+    channel = TrainingAnalyticsChannel()
+    channel.send_message(b"\x0a\x01x")
+    assert SideChannels([channel]).collect() == frame(ANALYTICS, b"\x0a\x01x")
+
+
 def test_a_new_seed_is_acknowledged_with_the_same_seed() -> None:
     channel = ReseedingChannel()
     channels = SideChannels([channel])
@@ -260,10 +268,12 @@ def test_a_message_that_ends_too_early_is_an_error_with_the_channel(
         SideChannels([mine]).dispatch(frame(mine.channel_id, payload))
 
 
-@pytest.mark.parametrize("channel", [EngineConfigurationChannel, EnvironmentParametersChannel])
+@pytest.mark.parametrize(
+    "channel", [EngineConfigurationChannel, EnvironmentParametersChannel, TrainingAnalyticsChannel]
+)
 def test_channels_that_go_to_the_player_only_refuse_messages(channel: Callable[[], SideChannel]) -> None:
     mine = channel()
-    with pytest.raises(UnityGymError, match="goes to it only"):
+    with pytest.raises(ProtocolError, match=rf"{mine.channel_id} \({type(mine).__name__}\): .*to the player only"):
         SideChannels([mine]).dispatch(frame(mine.channel_id, b""))
 
 

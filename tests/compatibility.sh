@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Runs the tests that need no torch with every supported Python that is here, and with old and new dependencies.
+#   tests/compatibility.sh                                      the python3.10 … python3.13 that are on the PATH
+#   PYTHONS="/opt/a/bin/python /opt/b/bin/python" tests/compatibility.sh
+#   tests/compatibility.sh tests/wire                           these tests only
+# Needs the network (pip). Each row of the table at the end is one fresh virtual environment.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PYTHONPATH=$PWD # the players, which are processes of their own, import the package too
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+if [ $# -gt 0 ]; then
+  without_torch=("$@") wire=("$@")
+else
+  wire=(tests/wire tests/test_environment.py)
+  without_torch=("${wire[@]}" tests/envs/test_{parallel,vector}.py tests/scenes/test_{agents,basic,embedded_player}.py
+    tests/test_{connection,demonstrations,doors,player,side_channels,slots,spaces}.py)
+fi
+requirements() { # what setup.cfg asks for and is no matter of learning or plotting, each as the set "$1" wants it
+  local lower='s/^ *(numpy|grpcio|protobuf|pillow|gymnasium|pettingzoo)>=([0-9.]+).*/\1'
+  case $1 in
+    lowest) sed -nE "$lower==\2.*/p" setup.cfg ;;
+    protobuf-*) sed -nE "$lower/p" setup.cfg | sed "s/^protobuf\$/&==${1#*-}.*/" ;;
+    newest) sed -nE "$lower/p" setup.cfg | sed 's/^protobuf$/&<8/' ;;
+  esac
+}
+
+table=() failed=0
+row() { # row PYTHON SET TESTS…
+  local python=$1 name=$2 venv
+  shift 2
+  venv=$folder/$(basename "$(dirname "$(dirname "$python")")")-$("$python" -c 'import sys; print(sys.version_info[1])')-$name
+  # shellcheck disable=SC2046
+  if "$python" -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    $(requirements "$name") pytest pytest-timeout hypothesis psutil; then
+    "$venv/bin/python" -m pytest -q -p no:cacheprovider "$@" >"$folder/log" 2>&1
+    cat "$folder/log"
+    result=$(tail -1 "$folder/log")
+  else
+    result="could not be installed"
+  fi
+  [[ $result == *passed* && $result != *failed* && $result != *error* ]] || failed=1
+  table+=("$("$venv/bin/python" -c 'import platform, google.protobuf, grpc, numpy
+print("Python", platform.python_version(), "| protobuf", google.protobuf.__version__, "| grpcio", grpc.__version__,
+      "| numpy", numpy.__version__)' 2>/dev/null || echo "$python") | $name | $result")
+  rm -rf "$venv"
+}
+
+for python in ${PYTHONS:-python3.10 python3.11 python3.12 python3.13}; do
+  python=$(command -v "$python") || continue
+  row "$python" newest "${without_torch[@]}"
+  row "$python" protobuf-6 "${wire[@]}"
+  row "$python" protobuf-5 "${wire[@]}"
+  if "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))'; then # later ones have no wheels of these
+    # Gymnasium before 1.4 counts same-step resets wrongly, and PettingZoo's tests before 1.27 know no masks but those
+    # of a Discrete space: these faults are not ours.
+    row "$python" lowest "${without_torch[@]}" -k 'not gymnasiums_episode_statistics and not test_parallel_api and not own_tests_pass_where'
+  fi
+done
+printf '%s\n' "${table[@]}"
+exit "$failed"
