@@ -12,7 +12,8 @@ Any ML-Agents client that listens on the port can drive it. What happens where:
 - `scene.py` is what a scene has to provide; one file a scene implements it for all areas at once.
 
 To add a scene: write the class in a file of its own and name it in `SCENES`. `basic.py` is the smallest one,
-`three_d_ball.py` one with physics, `push_block.py` one with rays and bodies, and `agents.py` tells what agents can do. Nothing outside this folder imports it.
+`three_d_ball.py` one with physics, `push_block.py` one with rays and bodies, and `agents.py` tells what agents can do.
+Nothing outside this folder imports it.
 """
 
 from __future__ import annotations
