@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, cast
 
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -86,12 +87,12 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, BeforeValidator(_text)]
 
-Positive = Annotated[Number, Field(gt=0)]
-NotNegative = Annotated[Number, Field(ge=0)]
-Fraction = Annotated[Number, Field(ge=0, le=1)]
-Count = Annotated[Whole, Field(ge=1)]
-CountOrZero = Annotated[Whole, Field(ge=0)]
-CountOrMinusOne = Annotated[Whole, Field(ge=-1)]
+Positive = Annotated[Number, Gt(0)]
+NotNegative = Annotated[Number, Ge(0)]
+Fraction = Annotated[Number, Ge(0), Le(1)]
+Count = Annotated[Whole, Ge(1)]
+CountOrZero = Annotated[Whole, Ge(0)]
+CountOrMinusOne = Annotated[Whole, Ge(-1)]
 
 Schedule = Literal["linear", "constant"]
 
@@ -165,6 +166,11 @@ class Hyperparameters(Block):
         return buffer_size
 
 
+def _learning_rate_schedule(given: dict[str, Any]) -> Schedule:
+    # Where a value is wrong, some versions of pydantic call this without it.
+    return cast(Schedule, given.get("learning_rate_schedule", "linear"))
+
+
 class POCAHyperparameters(Hyperparameters):
     """`beta_schedule` and `epsilon_schedule` follow `learning_rate_schedule` unless they are given."""
 
@@ -172,8 +178,8 @@ class POCAHyperparameters(Hyperparameters):
     epsilon: Positive = 0.2
     lambd: Fraction = 0.95
     num_epoch: Count = 3
-    beta_schedule: Schedule = Field(default_factory=lambda given: cast(Schedule, given["learning_rate_schedule"]))
-    epsilon_schedule: Schedule = Field(default_factory=lambda given: cast(Schedule, given["learning_rate_schedule"]))
+    beta_schedule: Schedule = Field(default_factory=_learning_rate_schedule)
+    epsilon_schedule: Schedule = Field(default_factory=_learning_rate_schedule)
 
 
 class PPOHyperparameters(POCAHyperparameters):
@@ -187,12 +193,12 @@ class SACHyperparameters(Hyperparameters):
     buffer_size: Count = 50000
     learning_rate_schedule: Schedule = "constant"
     buffer_init_steps: CountOrZero = 0
-    tau: Annotated[Number, Field(gt=0, le=1)] = 0.005
+    tau: Annotated[Number, Gt(0), Le(1)] = 0.005
     steps_per_update: Positive = 1.0
     save_replay_buffer: Flag = False
     init_entcoef: Positive = 1.0
     reward_signal_steps_per_update: Positive = Field(
-        default_factory=lambda given: cast(float, given["steps_per_update"])
+        default_factory=lambda given: cast(float, given.get("steps_per_update", 1.0))
     )
 
 
@@ -256,7 +262,7 @@ class BehavioralCloning(Block):
 
 class SelfPlay(Block):
     save_steps: Count = 20000
-    team_change: Count = Field(default_factory=lambda given: 5 * cast(int, given["save_steps"]))
+    team_change: Count = Field(default_factory=lambda given: 5 * cast(int, given.get("save_steps", 1)))
     swap_steps: Count = 2000
     window: Count = 10
     play_against_latest_model_ratio: Fraction = 0.5
@@ -376,7 +382,7 @@ class GaussianParameters(SamplerParameters):
 
 
 class MultiRangeParameters(SamplerParameters):
-    intervals: Annotated[list[list[Number]], Field(min_length=1)] = [[0.0, 1.0]]
+    intervals: Annotated[list[list[Number]], MinLen(1)] = [[0.0, 1.0]]
 
     @field_validator("intervals")
     @classmethod
@@ -471,7 +477,7 @@ class Lesson(Block):
 class Curriculum(Block):
     """Lessons in order."""
 
-    curriculum: Annotated[list[Lesson], Field(min_length=1)]
+    curriculum: Annotated[list[Lesson], MinLen(1)]
 
     @field_validator("curriculum")
     @classmethod
@@ -508,7 +514,7 @@ class EnvSettings(Block):
 
     env_path: Text | None = None
     env_args: list[Text] | None = None
-    base_port: Annotated[Whole, Field(ge=1, le=65535)] = 5005
+    base_port: Annotated[Whole, Ge(1), Le(65535)] = 5005
     num_envs: Count = 1
     num_areas: Count = 1
     timeout_wait: Count = 60
