@@ -24,7 +24,7 @@ from sb3_ext.policies import UnityPolicy
 from sb3_ext.reward_signals import Extrinsic, RewardSignal
 from sb3_ext.vec_env import UnityVecEnv
 from unity_gym.errors import UnityGymError, UnknownNameError
-from unity_gym.specs import ActionTuple, Array
+from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec
 
 SelfPPO = TypeVar("SelfPPO", bound="PPO")
 
@@ -255,6 +255,11 @@ class PPO(OnPolicyAlgorithm):
         """Begin with the agents of an environment that was reset; what they did before is forgotten."""
         assert self.env is not None
         assert self.columns is not None
+        mine, theirs = self.columns.spec, self._columns_of(self.env).spec
+        if _form(mine) != _form(theirs):
+            raise UnityGymError(
+                f"this model is of another behavior. It takes {_form(mine)}, the environment has {_form(theirs)}"
+            )
         if isinstance(self.env, UnityVecEnv):
             self._agents = UnityAgents(self.env)
         else:
@@ -490,6 +495,11 @@ class PPO(OnPolicyAlgorithm):
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "signals"], []
+
+
+def _form(spec: BehaviorSpec) -> tuple[list[tuple[Any, ...]], ActionSpec]:
+    """What two behaviors of one model have in common: all but the names of the sensors."""
+    return [tuple(sensor[:3]) for sensor in spec.observation_specs], spec.action_spec
 
 
 def _schedule(value: float | Schedule, kind: str, final: float) -> Schedule:

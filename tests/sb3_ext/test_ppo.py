@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -231,11 +232,16 @@ def make_toys(actions: spaces.Space, observations: spaces.Space | None = None, n
     return env
 
 
-def test_update_for_update_the_same_as_plain_ppo() -> None:
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_update_for_update_the_same_as_plain_ppo(env_id: str) -> None:
     numbers = {"batch_size": 32, "n_epochs": 4, "gae_lambda": 0.9, "clip_range": 0.2, "ent_coef": 0.01, "seed": 3}
+
+    def make() -> DummyVecEnv:
+        return DummyVecEnv([lambda: gym.make(env_id, max_episode_steps=15)] * 4)
+
     plain = PlainPPO(
         "MlpPolicy",
-        DummyVecEnv([lambda: gym.make("CartPole-v1", max_episode_steps=15)] * 4),
+        make(),
         n_steps=20,
         policy_kwargs={"net_arch": [16, 16], "activation_fn": torch.nn.SiLU},
         device="cpu",
@@ -243,7 +249,7 @@ def test_update_for_update_the_same_as_plain_ppo() -> None:
     )
     ours = PPO(
         "UnityPolicy",
-        DummyVecEnv([lambda: gym.make("CartPole-v1", max_episode_steps=15)] * 4),
+        make(),
         buffer_size=80,
         policy_kwargs={"hidden_units": 16, "optimizer_kwargs": {"eps": 1e-5}},
         device="cpu",
@@ -253,7 +259,7 @@ def test_update_for_update_the_same_as_plain_ppo() -> None:
     pairs = [
         (plain.policy.mlp_extractor.policy_net, ours.policy.body.layers),
         (plain.policy.mlp_extractor.value_net, ours.policy.critic.layers),
-        (plain.policy.action_net, ours.policy.head.logits),
+        (plain.policy.action_net, ours.policy.head.logits or ours.policy.head.mean),
         (plain.policy.value_net, ours.policy.value_head),
     ]
     for theirs, mine in pairs:
@@ -269,11 +275,64 @@ def test_update_for_update_the_same_as_plain_ppo() -> None:
     for theirs, mine in pairs:
         for name, value in theirs.state_dict().items():
             torch.testing.assert_close(mine.state_dict()[name], value, atol=1e-5, rtol=0)
+    if env_id == "Pendulum-v1":
+        torch.testing.assert_close(ours.policy.head.log_std, plain.policy.log_std, atol=1e-5, rtol=0)
     assert (plain.policy.action_net.weight - before).abs().max() > 1e-3
-    observations = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    assert (
-        plain.predict(observations, deterministic=True)[0] == ours.predict(observations, deterministic=True)[0]
-    ).all()
+    observations = np.random.default_rng(0).normal(size=(50, *plain.observation_space.shape)).astype(np.float32)
+    expected, _ = plain.predict(observations, deterministic=True)
+    np.testing.assert_allclose(ours.predict(observations, deterministic=True)[0], expected, atol=1e-5)
+
+
+def recurrent_model(**options: Any) -> tuple[PPO, list]:
+    """A model with memory after some updates, and its rollouts."""
+    network = {"hidden_units": 16, "memory_size": 8, "sequence_length": 3}
+    env = make_toys(spaces.Discrete(2))
+    model = PPO(
+        "UnityPolicy", env, 1e-2, 60, 30, time_horizon=7, device="cpu", seed=0, policy_kwargs=network, **options
+    )
+    rollouts: list[Any] = []
+    take = model._take_rollout
+    model._take_rollout = lambda: rollouts.append(take()) or rollouts[-1]  # type: ignore[method-assign]
+    return model, rollouts
+
+
+def test_memory_is_the_agents_own_and_begins_with_its_episode() -> None:
+    model, rollouts = recurrent_model(n_epochs=1, rollout="cut")
+    policy, checked = model.policy, []
+    estimate = model._estimate
+
+    def checking(rollout: Any) -> None:
+        estimate(rollout)
+        with torch.no_grad():
+            _, _, after = policy.act(rollout.observations, None, rollout.memory)
+        inner = ~rollout.is_last[:-1]
+        torch.testing.assert_close(rollout.memory[1:][inner], after[:-1][inner])
+        torch.testing.assert_close(rollout.end_memory, after[rollout.is_last])
+        assert after[:, :8].ne(after[:, 8:]).any()  # the critic has one of its own
+        checked.append(rollout)
+
+    model._estimate = checking  # type: ignore[method-assign]
+    model.learn(61)
+    (rollout, *_) = checked
+    starts = torch.from_numpy(np.cumsum(rollout.lengths) - rollout.lengths)
+    assert (rollout.memory[starts] == 0).all(1).sum() >= 3
+    assert rollouts
+
+
+def test_memories_are_renewed_with_the_weights_between_epochs() -> None:
+    model, rollouts = recurrent_model()
+    model.learn(200)
+    rollout, policy = rollouts[-1], model.policy
+    policy.refresh_memory(rollout)
+    decisions, _ = rollout.sequences(3)
+    for sequence, following in itertools.pairwise(decisions):
+        if rollout.trajectory[sequence[0]] != rollout.trajectory[following[0]]:
+            continue
+        memory = rollout.memory[sequence[:1]]
+        for decision in sequence:
+            with torch.no_grad():
+                _, _, memory = policy.act([rollout.observations[0][decision : decision + 1]], None, memory)
+        torch.testing.assert_close(rollout.memory[following[0]], memory[0])
 
 
 SPACES = {
@@ -565,6 +624,7 @@ def test_basic_is_learned() -> None:
     model = PPO(
         "UnityPolicy", env, 3e-4, 256, 32, 3, 3, 0.95, 0.2, 5e-3,
         reward_signals=[Extrinsic(gamma=0.9)],
+        learning_rate_schedule="constant",
         policy_kwargs={"hidden_units": 20, "num_layers": 1},
         seed=0,
         device="cpu",
