@@ -505,6 +505,34 @@ def test_every_reward_signal_has_its_head_discount_and_updates(tmp_path: Path) -
     env.close()
 
 
+@pytest.mark.parametrize("memory", [0, 8])
+def test_a_shared_critic_reads_the_actors_features(memory: int, tmp_path: Path) -> None:
+    network = {"shared_critic": True, "hidden_units": 16, "memory_size": memory, "sequence_length": 4}
+    env = make_toys(spaces.Discrete(2))
+    model = PPO("UnityPolicy", env, buffer_size=60, batch_size=20, policy_kwargs=network, device="cpu", seed=0)
+    model.learn(130)
+    assert model.policy.critic is None
+    assert model.policy.memory_size == memory
+    observations, before = [torch.randn(5, 4)], torch.randn(5, memory)
+    features, _ = model.policy.body(observations, before if memory else None)
+    torch.testing.assert_close(model.policy.predict_values(observations, before), model.policy.value_head(features))
+    model.save(tmp_path / "model")
+    loaded = PPO.load(tmp_path / "model", device="cpu")
+    torch.testing.assert_close(loaded.policy.predict_values(observations, before), model.policy.value_head(features))
+    env.close()
+
+
+def test_a_model_refuses_agents_of_another_behavior(tmp_path: Path) -> None:
+    env = UnityVecEnv("Unity-v0", file_name=meadow_player.launcher(tmp_path), num_envs=4)
+    model = PPO("UnityPolicy", env, device="cpu")
+    same_spaces = make_toys(env.action_space, env.observation_space, 4)  # but one vector in place of two sensors
+    model.set_env(same_spaces)
+    with pytest.raises(UnityGymError, match="another behavior"):
+        model.learn(10)
+    same_spaces.close()
+    env.close()
+
+
 def test_schedules_fall_to_unitys_floors_and_functions_stay() -> None:
     env = make_toys(spaces.Discrete(2))
     model = PPO("UnityPolicy", env, 1e-3, clip_range=0.3, ent_coef=lambda progress: progress, device="cpu")
