@@ -1,0 +1,155 @@
+"""What is learned on the embedded player, in how many steps and how much time.
+
+python tests/benchmarks/learning.py gridworld-maskable                    # one run with seed 0
+python tests/benchmarks/learning.py gridworld-maskable --seeds 0 1 2
+python tests/benchmarks/learning.py --tables                              # only write the tables and pictures again
+
+A run writes its figures to `learning/<run>.json`, a line a seed. From all of them come the tables in
+`learning/README.md`, with the command beside each run, and a picture of the learning curves, `learning/<run>.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.evaluation import evaluate_policy
+from stable_baselines3.common.logger import configure
+
+from sb3_ext import UnityVecEnv
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+RESULTS = Path(__file__).with_name("learning")
+EPISODES = 100  # that a policy is judged by, before and after
+
+Figures = dict[str, Any]
+
+
+def gridworld_maskable(seed: int) -> Figures:
+    """sb3-contrib's MaskablePPO on GridWorld: camera, goal signal and action mask. Unity documents 0.8."""
+    env = UnityVecEnv("Unity-GridWorld-v0", num_areas=32, seed=seed)
+    model = MaskablePPO(
+        "MultiInputPolicy",
+        env,
+        n_steps=64,
+        batch_size=128,
+        n_epochs=3,
+        learning_rate=5e-4,
+        gamma=0.9,
+        ent_coef=0.02,
+        policy_kwargs={"net_arch": [128, 128], "activation_fn": torch.nn.ReLU},
+        seed=seed,
+    )
+    return learn(model, 300_000)
+
+
+RUNS = {"gridworld-maskable": gridworld_maskable}
+
+
+def learn(model: MaskablePPO, steps: int) -> Figures:
+    """Train the model, judge its policy before and after by sampled actions, and close its environment.
+
+    :param steps: of all agents together
+    :return: `steps`, `seconds` of training, `processor_seconds` that the learner used of them, mean and standard
+        deviation of the return of `EPISODES` episodes (`before`, `after`) and `curve`: pairs of agent-steps and the
+        mean return of the last 100 training episodes
+    """
+    env = model.get_env()
+    assert env is not None
+    try:
+        before = evaluate_policy(model, env, EPISODES, deterministic=False)
+        with tempfile.TemporaryDirectory() as folder:
+            model.set_logger(configure(folder, ["csv"]))
+            started = time.perf_counter(), time.process_time()
+            model.learn(steps)
+            seconds, processor = time.perf_counter() - started[0], time.process_time() - started[1]
+            with Path(folder, "progress.csv").open() as table:
+                progress = [(row["time/total_timesteps"], row["rollout/ep_rew_mean"]) for row in csv.DictReader(table)]
+        after = evaluate_policy(model, env, EPISODES, deterministic=False)
+    finally:
+        env.close()
+    return {
+        "steps": model.num_timesteps,
+        "seconds": round(seconds),
+        "processor_seconds": round(processor),
+        "before": np.round(before, 3).tolist(),
+        "after": np.round(after, 3).tolist(),
+        "curve": [[int(step), round(float(mean), 3)] for step, mean in progress if mean],
+    }
+
+
+def write_tables() -> None:
+    """Write the table of all runs that have figures, and a picture for each."""
+    lines = [
+        "# What is learned",
+        "",
+        f"Returns are means of {EPISODES} episodes, ± their standard deviation, with sampled actions. Training is",
+        "the time by the clock, processor the learner's part of it (the player is another process). Each run's command",
+        "stands beside it; it writes this file, too.",
+    ]
+    for name, run in RUNS.items():
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        figures = {int(seed): each for seed, each in json.loads(path.read_text(encoding="utf-8")).items()}
+        command = f"python tests/benchmarks/learning.py {name} --seeds {' '.join(map(str, figures))}"
+        lines += ["", f"## {name}", "", str(run.__doc__), "", f"`{command}`", ""]
+        lines += [
+            "| seed | agent-steps | training | processor | return before | return after |",
+            "|---|---|---|---|---|---|",
+        ]
+        for seed, each in figures.items():
+            before, after = (f"{mean:.2f} ± {spread:.2f}" for mean, spread in (each["before"], each["after"]))
+            seconds = f"{each['seconds']} s | {each['processor_seconds']} s"
+            lines.append(f"| {seed} | {each['steps']:,} | {seconds} | {before} | {after} |")
+        lines += ["", f"![Learning curve of {name}]({name}.png)"]
+        draw(name, figures)
+    (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def draw(name: str, figures: dict[int, Figures]) -> None:
+    """Write the learning curves of all seeds as one picture."""
+    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+    for seed, each in figures.items():
+        axes.plot(*np.transpose(each["curve"]), label=f"seed {seed}")
+    axes.set(xlabel="agent-steps", ylabel="mean return of 100 episodes", title=name)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(RESULTS / f"{name}.png", dpi=80)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", choices=RUNS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--tables", action="store_true", help="run nothing; write tables and pictures from the figures")
+    arguments = parser.parse_args()
+    if (arguments.run is None) == (not arguments.tables):
+        parser.error("name a run or say --tables")
+    RESULTS.mkdir(exist_ok=True)
+    torch.set_num_threads(1)  # the networks are small, and the player wants a core too
+    if arguments.run:
+        path = RESULTS / f"{arguments.run}.json"
+        for seed in arguments.seeds:
+            figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            figures[str(seed)] = RUNS[arguments.run](seed)
+            path.write_text(json.dumps(figures, sort_keys=True) + "\n", encoding="utf-8")
+            print(arguments.run, "seed", seed, {key: figures[str(seed)][key] for key in ("seconds", "before", "after")})
+    write_tables()
+
+
+if __name__ == "__main__":
+    main()
