@@ -310,7 +310,8 @@ class PPO(OnPolicyAlgorithm):
         actions = spec.empty_action(len(table))
         if not len(rows):
             return actions
-        self._memory = np.pad(self._memory, ((0, len(table) - len(self._memory)), (0, 0)))
+        if len(table) > len(self._memory):
+            self._memory = np.pad(self._memory, ((0, len(table) - len(self._memory)), (0, 0)))
         memory = self._memory[rows]
         masks = torch.as_tensor(table.action_mask[rows], device=self.device) if spec.discrete_size else None
         with torch.no_grad():

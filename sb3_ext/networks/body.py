@@ -145,25 +145,19 @@ class NetworkBody(nn.Module):
             vector = self._vector(observations)
             parts.append(vector if self.normalization is None else self.normalization(vector))
         for encoder, index in zip(self.encoders, self._images, strict=True):
-            parts.append(encoder(self._image(observations[index])))
+            image = observations[index]
+            parts.append(encoder(image / 255 if image.dtype == torch.uint8 else image))
         if not parts:
-            parts.append(observations[0].new_zeros((len(observations[0]), 0), dtype=self._dtype))
+            parts.append(observations[0].new_zeros((len(observations[0]), 0)))
         fixed = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
         if self.attention is None:
             return fixed
-        attended = self.attention(fixed, [observations[index].to(self._dtype) for index in self._entities])
+        attended = self.attention(fixed, [observations[index] for index in self._entities])
         return torch.cat([fixed, attended], 1)
 
     def _vector(self, observations: Sequence[torch.Tensor]) -> torch.Tensor:
         columns = [observations[index] for index in self._vectors]
-        return (columns[0] if len(columns) == 1 else torch.cat(columns, 1)).to(self._dtype)
-
-    def _image(self, column: torch.Tensor) -> torch.Tensor:
-        return column.to(self._dtype) / 255 if column.dtype == torch.uint8 else column.to(self._dtype)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
+        return columns[0] if len(columns) == 1 else torch.cat(columns, 1)
 
     def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
         """Add (n, *shape) a sensor to the running statistics, where there are any."""
