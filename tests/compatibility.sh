@@ -55,7 +55,8 @@ for python in ${PYTHONS:-python3.10 python3.11 python3.12 python3.13}; do
   if "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))'; then # later ones have no wheels of these
     # Gymnasium before 1.4 counts same-step resets wrongly, and PettingZoo's tests before 1.27 know no masks but those
     # of a Discrete space: these faults are not ours.
-    row "$python" lowest "${without_torch[@]}" -k 'not gymnasiums_episode_statistics and not test_parallel_api and not own_tests_pass_where'
+    row "$python" lowest "${without_torch[@]}" \
+      -k 'not gymnasiums_episode_statistics and not test_parallel_api and not own_tests_pass_where'
   fi
 done
 printf '%s\n' "${table[@]}"

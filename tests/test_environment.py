@@ -304,7 +304,7 @@ class Scene:
                 infos[THEIRS].value.add().CopyFrom(self.agent(9).message())
         return output
 
-    def agent(self, number: int, **ending: bool) -> Agent:
+    def agent(self, number: int, **ending: Any) -> Agent:
         return Agent(number, [Sensor(np.array([self.step, number]))], number / 2, number / 4, group=1, **ending)
 
 

@@ -99,7 +99,8 @@ def test_hundreds_of_agents_of_which_some_ended_keep_their_order() -> None:
         Agent(
             int(number),
             sensors(rng),
-            *rng.normal(size=2).tolist(),
+            reward=float(rng.normal()),
+            group_reward=float(rng.normal()),
             group=int(number) % 4,
             done=bool(number % 7 == 0),
             interrupted=bool(number % 14 == 0),

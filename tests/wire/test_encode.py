@@ -87,9 +87,9 @@ def test_protobuf_itself_reads_the_numbers_as_the_player_declares_them() -> None
     player = message_factory.GetMessageClass(pool.FindMessageTypeByName("Agents"))
     spec = ActionSpec(2, (3, 128, 129, 200_000))
     action = actions(spec, 50)
-    received = player.FromString(encode.ActionEncoder(spec).encode(action)).value
-    assert [list(agent.continuous) for agent in received] == action.continuous.tolist()
-    assert [list(agent.discrete) for agent in received] == action.discrete.tolist()
+    received: Any = player.FromString(encode.ActionEncoder(spec).encode(action))
+    assert [list(agent.continuous) for agent in received.value] == action.continuous.tolist()
+    assert [list(agent.discrete) for agent in received.value] == action.discrete.tolist()
 
 
 def test_hundreds_of_agents_keep_their_order() -> None:
