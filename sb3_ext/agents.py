@@ -162,6 +162,8 @@ class UnityAgents:
 class VecEnvAgents:
     """The sub-environments of any `VecEnv`: each decides at every step. It is its own table.
 
+    Rows whose info says `alive` False, as a wrapped `UnityVecEnv` does of rows without an agent, decide nothing.
+
     :param env: the environment, after its reset
     :param space: its observations and actions as columns
     :param observations: what its reset returned
@@ -174,7 +176,7 @@ class VecEnvAgents:
         self.observations = space.columns(observations)
         self.final_observations = [column.copy() for column in self.observations]
         self.reward, self.group_reward = np.zeros(n, np.float32), np.zeros(n, np.float32)
-        self.decided = np.ones(n, bool)
+        self._read_alive(env.unwrapped.reset_infos)  # wrappers do not pass them on
         self.terminated, self.truncated = np.zeros(n, bool), np.zeros(n, bool)
         branches = space.spec.action_spec.discrete_branches
         self._masked = bool(branches) and is_masking_supported(env)
@@ -197,8 +199,13 @@ class VecEnvAgents:
         self.terminated, self.truncated = dones.copy(), np.zeros(len(self), bool)
         for row in np.flatnonzero(dones).tolist():
             self._end(row, infos[row])
+        self._read_alive(infos)
         self._read_masks()
         return rewards, dones, infos
+
+    def _read_alive(self, infos: list[dict[str, Any]]) -> None:
+        known = bool(infos) and "alive" in infos[0]
+        self.decided = np.array([info["alive"] for info in infos]) if known else np.ones(self._env.num_envs, bool)
 
     def _end(self, row: int, info: dict[str, Any]) -> None:
         self.truncated[row] = info.get("TimeLimit.truncated", False)

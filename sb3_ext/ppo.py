@@ -160,8 +160,9 @@ class PPO(OnPolicyAlgorithm):
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise UnknownNameError(f"{name} is one of {allowed}, not {getattr(self, name)!r}")
-        for name, size in (("buffer_size", buffer_size), ("batch_size", batch_size), ("n_epochs", n_epochs)):
-            if size < 1:
+        sizes = {"buffer_size": buffer_size, "batch_size": batch_size, "n_epochs": n_epochs}
+        for name, size in (sizes | {"time_horizon": time_horizon}).items():
+            if size is not None and size < 1:
                 raise UnityGymError(f"{name} is at least 1; got {size}")
         self.buffer_size, self.batch_size, self.n_epochs = buffer_size, batch_size, n_epochs
         self.time_horizon, self.clip_range, self.clip_value = time_horizon, clip_range, clip_value

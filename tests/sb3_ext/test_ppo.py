@@ -551,6 +551,7 @@ def test_schedules_fall_to_unitys_floors_and_functions_stay() -> None:
         ({"ratio": "row"}, "column.*action"),
         ({"rollout": "whole"}, "trajectories"),
         ({"batch_size": 0}, "batch_size"),
+        ({"time_horizon": 0}, "time_horizon"),
         ({"reward_signals": [Extrinsic(), Extrinsic()]}, "different names"),
         ({"reward_signals": []}, "one or more"),
         ({"batch_size": 32, "policy_kwargs": {"memory_size": 8}}, "sequence_length 64"),
@@ -643,6 +644,19 @@ def test_rows_of_every_rhythm_with_all_sensors_and_a_mixed_action(tmp_path: Path
     once, _ = model.predict(observations, deterministic=True, action_masks=env.action_masks())
     for key in once:
         np.testing.assert_array_equal(once[key], again[key])
+    env.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
+def test_rows_without_an_agent_decide_nothing_behind_wrappers_either(tmp_path: Path) -> None:
+    env = VecMonitor(UnityVecEnv("Unity-v0", file_name=meadow_player.launcher(tmp_path), num_envs=6))
+    model = PPO("UnityPolicy", env, buffer_size=40, batch_size=20, time_horizon=4, device="cpu")
+    rollouts: list[Any] = []
+    take = model._take_rollout
+    model._take_rollout = lambda: rollouts.append(take()) or rollouts[-1]  # type: ignore[method-assign]
+    model.learn(100)
+    for rollout in rollouts:  # a point a tick for each agent
+        assert (rollout.rewards[~rollout.is_last] > 0).all()
     env.close()
 
 
