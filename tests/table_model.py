@@ -99,9 +99,8 @@ class Model:
                 self.rows.append(row)
                 found[position] = row
             if (row.player, row.id) != (player, entry.id):
-                row.player, row.id, row.alive = player, entry.id, False
-            if row.alive:
-                row.add(entry)
+                row.player, row.id = player, entry.id
+            row.add(entry)
             row.seen, row.group, row.alive, row.decided = entry.seen, entry.group, True, True
             row.allowed = [not forbidden for forbidden in entry.forbidden]
         return [next(i for i, row in enumerate(self.rows) if row is mine) for mine in found]

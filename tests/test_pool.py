@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+import stress_scene
 
 import unity_gym
 from sb3_ext import UnityVecEnv
@@ -79,3 +80,12 @@ def test_a_statistics_channel_of_the_users_own_gets_them_all(tmp_path: Path) -> 
     assert ticks == [(tick, StatsAggregationMethod.MOST_RECENT) for tick in (1, 2, 3)]
     assert channel.get_and_reset_stats() == {}
     env.close()
+
+
+def test_a_behavior_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+    options = {"file_name": stress_scene.launcher(tmp_path), "no_graphics": False, "log_folder": tmp_path, "seed": 1}
+    game = unity_gym.parallel_env(behavior="Late", **options)
+    assert game.possible_agents[0] == "Late?team=1_0"
+    game.close()
+    with pytest.raises(UnknownNameError, match=r"no behavior 'Never' .* within 100 exchanges; it has .*'Solo.team=0'"):
+        unity_gym.parallel_env(behavior="Never", **options)

@@ -139,7 +139,7 @@ class AgentTable:
         self._ended_at[rows] = self._exchange
 
     def _decide(self, rows: Array, decisions: DecisionSteps) -> None:
-        self._add_rewards(rows, decisions.reward, decisions.group_reward, where=self.alive[rows])
+        self._add_rewards(rows, decisions.reward, decisions.group_reward)
         for mine, column in zip(self.observations, decisions.obs, strict=True):
             mine[rows] = column
         self.group_id[rows] = decisions.group_id
@@ -148,8 +148,8 @@ class AgentTable:
         if decisions.action_mask is not None:
             self.action_mask[rows] = ~np.concatenate(decisions.action_mask, axis=1)
 
-    def _add_rewards(self, rows: Array, reward: Array, group_reward: Array, where: Array | bool = True) -> None:
-        caused = where & self._awaits_outcome(rows)
+    def _add_rewards(self, rows: Array, reward: Array, group_reward: Array) -> None:
+        caused = self._awaits_outcome(rows)
         self.reward[rows] += reward * caused
         self.group_reward[rows] += group_reward * caused
 

@@ -1,8 +1,12 @@
 """`UnityVecEnv` and plain SB3 algorithms on it."""
 
+from pathlib import Path
+
+import arena_player
 import numpy as np
 import pytest
 import torch
+from arena_player import COMES, ENDS
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -164,4 +168,37 @@ def test_maskable_ppo_learns_from_camera_goal_and_mask() -> None:
     model = MaskablePPO("MultiInputPolicy", env, ent_coef=0.005, policy_kwargs=network, seed=0, **settings)
     model.learn(10_240)
     assert np.mean([episode["r"] for episode in model.ep_info_buffer]) > 0.6
+    env.close()
+
+
+def test_reserved_rows_wait_for_agents_that_come_late(tmp_path: Path) -> None:
+    env = UnityVecEnv(file_name=arena_player.launcher(tmp_path), behavior="Keeper", num_envs=3)
+    observations = env.reset()
+    assert observations["vector"].shape == (3, 2)
+    assert not observations["vector"][1:].any()
+    assert [info["alive"] for info in env.reset_infos] == [True, False, False]
+    actions = {"continuous": np.full((3, 2), 0.5, np.float32), "discrete": np.zeros(3, int)}
+    lengths = {}
+    for step in range(1, ENDS):
+        _, rewards, dones, infos = env.step(actions)
+        came = step >= COMES - 1
+        assert [info["alive"] for info in infos] == [True, came and step < ENDS - 1, False]
+        assert rewards.tolist() == [0.5, 0.5 if step >= COMES else 0, 0]
+        assert dones.tolist() == [step == ENDS - 1, step == ENDS - 1, False]
+        lengths |= {row: info["episode"]["l"] for row, info in enumerate(infos) if "episode" in info}
+    assert lengths == {0: ENDS - 1, 1: ENDS - COMES}
+    env.close()
+
+
+def test_more_agents_than_rows_are_an_error_that_names_the_number(tmp_path: Path) -> None:
+    file_name = arena_player.launcher(tmp_path)
+    with pytest.raises(UnityGymError, match="2 agents at once and this environment 1 rows: pass num_envs=2"):
+        UnityVecEnv(file_name=file_name, behavior="Striker?team=0", num_envs=1)
+    env = UnityVecEnv(file_name=file_name, behavior="Keeper")
+    env.reset()
+    actions = {"continuous": np.zeros((1, 2), np.float32), "discrete": np.zeros(1, int)}
+    for _ in range(COMES - 2):
+        env.step(actions)
+    with pytest.raises(UnityGymError, match="pass num_envs=2"):
+        env.step(actions)
     env.close()
