@@ -211,6 +211,7 @@ class Contract:
 
     def _exchange(self, players: Iterable[int]) -> None:
         for player in players:
+            assert self._at[player] < self.logs[player].newest, "the wrapper stopped before its step was over"
             self._check_actions(player)
             self._at[player] += 1
             self._listen(player)
