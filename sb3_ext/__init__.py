@@ -1,8 +1,9 @@
 """Stable-Baselines3 algorithms, policies and reward signals for Unity environments."""
 
 from sb3_ext.callbacks import StatsCallback
+from sb3_ext.onnx_policy import OnnxPolicy
 from sb3_ext.ppo import PPO, SB3_MEANINGS
 from sb3_ext.reward_signals import Extrinsic
 from sb3_ext.vec_env import UnityVecEnv
 
-__all__ = ["PPO", "SB3_MEANINGS", "Extrinsic", "StatsCallback", "UnityVecEnv"]
+__all__ = ["PPO", "SB3_MEANINGS", "Extrinsic", "OnnxPolicy", "StatsCallback", "UnityVecEnv"]

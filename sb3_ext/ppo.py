@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
@@ -20,6 +21,7 @@ from torch import nn
 
 from sb3_ext.agents import Agents, Columns, SpaceColumns, UnityAgents, VecEnvAgents
 from sb3_ext.experience import Experience, Rollout, advantages
+from sb3_ext.export import export_onnx
 from sb3_ext.policies import UnityPolicy
 from sb3_ext.reward_signals import Extrinsic, RewardSignal
 from sb3_ext.vec_env import UnityVecEnv
@@ -491,6 +493,10 @@ class PPO(OnPolicyAlgorithm):
     ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
         """The actions for one observation or a batch; see `UnityPolicy.predict`."""
         return self.policy.predict(observation, state, episode_start, deterministic, action_masks)
+
+    def export_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the policy as a model file that Unity loads; see `sb3_ext.export.export_onnx`."""
+        export_onnx(self.policy, path)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_agents", "_memory"]

@@ -36,7 +36,7 @@ class EntityAttention(nn.Module):
 
     def forward(self, own: torch.Tensor, entities: Sequence[torch.Tensor]) -> torch.Tensor:
         """Own features (n, self size) and one (n, entities, features) a sensor → (n, WIDTH)."""
-        present = torch.cat([(x != 0).any(-1) for x in entities], 1)
+        present = torch.cat([x.abs().amax(-1) > 0 for x in entities], 1)  # `!=` of floats is not in ONNX's opset 9
         if self.embed_self is not None:
             known = self.embed_self(own).unsqueeze(1)
             entities = [torch.cat([known.expand(-1, x.shape[1], -1), x], -1) for x in entities]

@@ -1,0 +1,167 @@
+"""Policies as ONNX files that Unity loads, and that `OnnxPolicy` loads too."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+
+from sb3_ext.distributions import CONTINUOUS_LIMIT
+from sb3_ext.policies import UnityPolicy
+from unity_gym.errors import UnityGymError
+
+VERSION = 3
+OPSET = 9  # the lowest that Unity reads; every network here can be said in it
+_FORBIDDEN = 1e8  # taken from the logits of choices that the mask forbids
+
+
+def export_onnx(policy: UnityPolicy, path: str | os.PathLike[str]) -> None:
+    """Write the actor of a policy as Unity's model file of version 3, opset 9.
+
+    Inputs, float32 with the batch n first: `obs_0`, `obs_1`, … (n, *shape) one a sensor, images in 0…1;
+    `action_masks` (n, sum of branches), 1 = allowed, with discrete actions; `recurrent_in` (n, 1, memory size) with
+    memory. Outputs: `version_number` and `memory_size` (1,); `continuous_actions` (n, size) sampled, in −1…1, with
+    `deterministic_continuous_actions` and `continuous_action_output_shape` (1,); `discrete_actions` (n, branches)
+    sampled indices, int64, with `deterministic_discrete_actions` and `discrete_action_output_shape` (1, branches);
+    `recurrent_out` as `recurrent_in`.
+
+    The sensors are those of `policy.columns`: of the behavior, where the policy learned on a `UnityVecEnv` that was
+    not wrapped; one a key of the observation space elsewhere. The file takes its place only once it is complete.
+
+    :param policy: stays as it is, and so does torch's random state
+    :param path: of the file; its folder exists
+    :raises UnityGymError: continuous actions without bounds, which have no −1…1
+    :raises OSError: the file cannot be written
+    """
+    path = Path(path)
+    actor = _Actor(policy).eval()
+    inputs = actor.example()
+    names = actor.output_names
+    constant = {name for name in names if name in dict(actor.named_buffers())}
+    part = path.with_name(path.name + ".part")
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # torch warns of this exporter's age, and that an LSTM may fix the batch; it does not where, as here, its
+            # first state is an input.
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                actor,
+                tuple(inputs.values()),
+                part,
+                dynamo=False,
+                opset_version=OPSET,
+                input_names=list(inputs),
+                output_names=names,
+                dynamic_axes={name: {0: "batch"} for name in [*inputs, *names] if name not in constant},
+            )
+        model = onnx.load(part)
+        _fold_identities(model.graph)
+        onnx.save(model, part)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _fold_identities(graph: onnx.GraphProto) -> None:
+    """Constants that torch passes on by an Identity become constants of that name: Unity reads its numbers so."""
+    constants = {constant.name: constant for constant in graph.initializer}
+    for node in [node for node in graph.node if node.op_type == "Identity" and node.input[0] in constants]:
+        constant = graph.initializer.add()
+        constant.CopyFrom(constants[node.input[0]])
+        constant.name = node.output[0]
+        graph.node.remove(node)
+    used = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    for constant in constants.values():
+        if constant.name not in used:
+            graph.initializer.remove(constant)
+
+
+class _Actor(nn.Module):
+    """The inputs of the file → its outputs. It is a copy in float32 on the CPU."""
+
+    low: torch.Tensor
+    high: torch.Tensor
+    version_number: torch.Tensor
+    memory_size: torch.Tensor
+    continuous_action_output_shape: torch.Tensor
+    discrete_action_output_shape: torch.Tensor
+
+    def __init__(self, policy: UnityPolicy) -> None:
+        super().__init__()
+        self.spec = policy.columns.spec
+        low, high = policy.columns.low, policy.columns.high
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise UnityGymError(
+                f"continuous actions from {low.tolist()} to {high.tolist()} have no −1…1, which is what a model file "
+                "gives: bound the action space (gymnasium.wrappers.RescaleAction, or low and high of the Box)"
+            )
+        self.body, self.head = copy.deepcopy((policy.body, policy.head))
+        self.unity_scaling = policy.action_scaling == "unity"
+        self.memory = policy.settings.memory_size
+        action = self.spec.action_spec
+        for name, value in {
+            "low": low,
+            "high": high,
+            "version_number": [VERSION],
+            "memory_size": [self.memory],
+            "continuous_action_output_shape": [action.continuous_size],
+            "discrete_action_output_shape": [action.discrete_branches],
+        }.items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
+        self.to("cpu", torch.float32)
+
+    def example(self) -> dict[str, torch.Tensor]:
+        """Inputs by name, for two agents."""
+        inputs = {f"obs_{index}": torch.zeros(2, *sensor.shape) for index, sensor in enumerate(self.spec[0])}
+        if self.spec.action_spec.discrete_size:
+            inputs["action_masks"] = torch.ones(2, sum(self.spec.action_spec.discrete_branches))
+        if self.memory:
+            inputs["recurrent_in"] = torch.zeros(2, 1, self.memory)
+        return inputs
+
+    @property
+    def output_names(self) -> list[str]:
+        """In the order of `forward`."""
+        names = ["version_number", "memory_size"]
+        kinds = (("continuous", self.head.mean), ("discrete", self.head.logits))
+        for kind in (kind for kind, layer in kinds if layer is not None):
+            names += [f"{kind}_actions", f"{kind}_action_output_shape", f"deterministic_{kind}_actions"]
+        return [*names, "recurrent_out"] if self.memory else names
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        sensors = len(self.spec.observation_specs)
+        features, memory = self.body(inputs[:sensors], inputs[-1].squeeze(1) if self.memory else None)
+        mean, log_std, logits = self.head(features)
+        outputs = [self.version_number, self.memory_size]
+        if mean is not None:
+            sample = mean + torch.randn_like(mean) * log_std.exp()
+            outputs += [self._scaled(sample), self.continuous_action_output_shape, self._scaled(mean)]
+        if logits is not None:
+            branches = self._branches(logits, inputs[sensors])
+            samples = [torch.multinomial(branch, 1) for branch in branches]
+            modes = [branch.argmax(1, keepdim=True) for branch in branches]
+            outputs += [torch.cat(samples, 1), self.discrete_action_output_shape, torch.cat(modes, 1)]
+        if memory is not None:
+            outputs.append(memory.unsqueeze(1))
+        return tuple(outputs)
+
+    def _scaled(self, raw: torch.Tensor) -> torch.Tensor:
+        if self.unity_scaling:
+            return raw.clamp(-CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
+        # Bounds as tensors clamp by Min and Max, which differ from bound to bound.
+        clipped = torch.minimum(torch.maximum(raw, self.low), self.high)
+        return (clipped - (self.high + self.low) / 2) / ((self.high - self.low) / 2)
+
+    def _branches(self, logits: torch.Tensor, masks: torch.Tensor) -> list[torch.Tensor]:
+        """The probabilities (n, branch size) of each branch."""
+        masked = logits * masks - (1 - masks) * _FORBIDDEN
+        ends = np.cumsum([0, *self.spec.action_spec.discrete_branches]).tolist()
+        # Slices, as not everything that runs a model in Unity splits.
+        return [masked[:, start:end].softmax(1) for start, end in itertools.pairwise(ends)]

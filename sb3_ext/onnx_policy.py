@@ -1,0 +1,326 @@
+"""`OnnxPolicy`: a model file of Unity ML-Agents as a policy that decides outside of Unity."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import onnx
+from gymnasium import spaces
+from stable_baselines3.common.utils import is_vectorized_observation
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ext.agents import SpaceColumns
+from sb3_ext.vec_env import UnityVecEnv
+from unity_gym.errors import UnityGymError
+from unity_gym.spaces import ObservationLayout, action_space
+from unity_gym.specs import (
+    ActionSpec,
+    ActionTuple,
+    Array,
+    BehaviorSpec,
+    DimensionProperty,
+    ObservationSpec,
+    ObservationType,
+)
+
+_VERSIONS = (2, 3)
+_MASKS, _MEMORY_IN, _MEMORY_OUT = "action_masks", "recurrent_in", "recurrent_out"
+_CONSTANTS = ("version_number", "memory_size", "continuous_action_output_shape", "discrete_action_output_shape")
+_ERRORS_ONLY = 3  # Unity's files declare one row for some outputs that have one an agent; a warning each time
+
+
+class OnnxPolicy:
+    """A model file that Unity's trainer or `export_onnx` wrote, of version 3 or the older version 2.
+
+    It has the `predict` of an SB3 model, so that `evaluate_policy(OnnxPolicy(path, env), env)` works. Observations
+    and actions have the form that the environment gives them. Without `env` and `spec` the observations are the
+    inputs of the file: one array, or a dict of them by name.
+
+    :param path: of the file
+    :param env: a `UnityVecEnv`, or any environment with one sensor for each key of its observation space
+    :param spec: in place of `env`, what the behavior observes and does
+    :param observations: with `spec`, the form of the observations: "split" or "sensors", see `ObservationLayout`
+    :param seed: of the sampled actions; it also seeds the ONNX sessions that this process begins later
+    :raises UnityGymError: a file that cannot be read or is none of ML-Agents, one for other sensors or actions, or
+        onnxruntime is not installed
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        env: VecEnv | gym.Env[Any, Any] | None = None,
+        *,
+        spec: BehaviorSpec | None = None,
+        observations: str = "split",
+        seed: int | None = None,
+    ) -> None:
+        if env is not None and spec is not None:
+            raise UnityGymError("OnnxPolicy takes env or spec, not both: the environment knows its specification")
+        self.path = Path(path)
+        self._seed = seed
+        self._rng = np.random.default_rng(seed)
+        self._model = self._read()
+        self._session = self._begin(self._model)
+        self._twin: Any = None
+        self._inputs = {entry.name: tuple(entry.shape[1:]) for entry in self._session.get_inputs()}
+        self._outputs = {entry.name for entry in self._session.get_outputs()}
+        self._constants = self._read_constants()
+        self.version, self.memory_size = (int(self._constants[name][0]) for name in _CONSTANTS[:2])
+        if self.version not in _VERSIONS:
+            raise self._error(f"is of version {self.version}; known are {_VERSIONS}: export it again with ML-Agents")
+        self.observation_space, self.action_space, unity = self._form(env, spec, observations)
+        self._columns = SpaceColumns(self.observation_space, self.action_space, unity)
+        self.spec = self._columns.spec
+        self._feeds = _feeds(self.spec.observation_specs, self.version)
+        self._check_sensors()
+        self._check_actions()
+
+    def _error(self, words: str) -> UnityGymError:
+        return UnityGymError(f"the model file {self.path} {words}")
+
+    def _read(self) -> onnx.ModelProto:
+        try:
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise self._error(f"cannot be read: {error.strerror}; give the path of an .onnx file") from error
+        try:
+            model = onnx.load_from_string(content)
+            onnx.checker.check_model(model)
+        except Exception as error:  # protobuf's and the checker's have no base of their own
+            raise self._error(
+                f"is no ONNX model, or a damaged one ({_first_line(error)}): copy or export it again"
+            ) from error
+        return model
+
+    def _begin(self, model: onnx.ModelProto) -> Any:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise UnityGymError("OnnxPolicy needs onnxruntime: pip install 'unity-gym[onnx]'") from error
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY
+        options.intra_op_num_threads = (
+            1  # such small networks run fastest on one, beside the players on the other cores
+        )
+        if self._seed is not None:
+            onnxruntime.set_seed(self._seed)
+        try:
+            return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's have no base of their own
+            raise self._error(f"cannot be run by onnxruntime: {_first_line(error)}") from error
+
+    def _read_constants(self) -> dict[str, Array]:
+        """What the file tells of itself, by name; numbers in one row each."""
+        names = [name for name in _CONSTANTS if name in self._outputs]
+        if names[:2] != list(_CONSTANTS[:2]):
+            raise self._error(
+                f"is none of ML-Agents: its outputs {sorted(self._outputs)} lack version_number or memory_size. "
+                "Export one with PPO.export_onnx or mlagents-learn"
+            )
+        zeros = {
+            name: np.zeros((1, *(size if isinstance(size, int) else 1 for size in shape)), np.float32)
+            for name, shape in self._inputs.items()
+        }
+        try:
+            values = self._session.run(names, zeros)
+        except Exception as error:
+            raise self._error(f"fails on zeros: {_first_line(error)}") from error
+        return {name: np.asarray(value).reshape(-1) for name, value in zip(names, values, strict=True)}
+
+    def _form(
+        self, env: VecEnv | gym.Env[Any, Any] | None, spec: BehaviorSpec | None, observations: str
+    ) -> tuple[spaces.Space[Any], spaces.Space[Any], tuple[BehaviorSpec, ObservationLayout] | None]:
+        """The spaces, and the layout of the sensors where they are known."""
+        if env is not None:
+            base: Any = env.unwrapped
+            if isinstance(base, UnityVecEnv) and env.observation_space == base.observation_space:
+                return base.observation_space, base.action_space, (base.table.spec, base.layout)
+            return env.observation_space, env.action_space, None
+        if spec is None:
+            spec, observations = self._declared_spec(), "sensors"
+        layout = ObservationLayout(spec, observations)
+        return layout.space, action_space(spec.action_spec), (spec, layout)
+
+    @property
+    def _sensor_inputs(self) -> dict[str, tuple[Any, ...]]:
+        return {name: shape for name, shape in self._inputs.items() if name not in (_MASKS, _MEMORY_IN)}
+
+    def _declared_spec(self) -> BehaviorSpec:
+        sensors = [
+            ObservationSpec(shape, (DimensionProperty.NONE,) * len(shape), ObservationType.DEFAULT, name)
+            for name, shape in sorted(self._sensor_inputs.items(), key=lambda entry: (len(entry[0]), entry[0]))
+        ]
+        if self.version == 2 and self._declared("discrete"):
+            raise self._error("is of version 2, which does not tell its discrete branches: give OnnxPolicy env or spec")
+        continuous = sum(self._declared("continuous"))
+        return BehaviorSpec(sensors, ActionSpec(continuous, tuple(self._declared("discrete"))))
+
+    def _declared(self, kind: str) -> list[int]:
+        """The size of the continuous actions, or of each branch (version 3), or of all together (version 2)."""
+        if f"{kind}_actions" not in self._outputs:
+            return []
+        return [int(size) for size in self._constants.get(f"{kind}_action_output_shape", ())]
+
+    def _check_sensors(self) -> None:
+        sensors = self.spec.observation_specs
+        mine = self._sensor_inputs
+        theirs = {
+            name: sensors[where[0]].shape if len(where) == 1 else (sum(sensors[index].shape[0] for index in where),)
+            for name, where in self._feeds.items()
+        }
+        if mine.keys() == theirs.keys() and all(_fits(mine[name], theirs[name]) for name in mine):
+            return
+        lines = []
+        for name in {**mine, **theirs}:
+            names = ", ".join(repr(sensors[index].name) for index in self._feeds.get(name, ()))
+            fits = name in mine and name in theirs and _fits(mine[name], theirs[name])
+            lines.append(
+                f"  {name}: the file takes {mine.get(name, 'nothing')}, the environment gives "
+                f"{theirs.get(name, 'nothing')} {f'({names})' if names else ''}{'' if fits else ' ← differs'}"
+            )
+        raise self._error("observes other sensors than the environment has:\n" + "\n".join(lines))
+
+    def _check_actions(self) -> None:
+        action = self.spec.action_spec
+        branches = list(action.discrete_branches)
+        mine = (sum(self._declared("continuous")), self._declared("discrete"))
+        theirs = (action.continuous_size, [sum(branches)] if self.version == 2 and branches else branches)
+        if mine != theirs:
+            form = "{} continuous actions and discrete branches of {}"
+            raise self._error(
+                f"acts in another way than the environment: it gives {form.format(*mine)}, the environment takes "
+                f"{form.format(*theirs)}"
+                + (" (in version 2, the sum of the branches)" if self.version == 2 and branches else "")
+            )
+        low, high = self._columns.low, self._columns.high
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise self._error(
+                f"gives continuous actions in −1…1, which do not stretch to the bounds {low.tolist()} to "
+                f"{high.tolist()} of the environment: bound its action space"
+            )
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
+        """The actions for one observation or a batch of n, as the action space forms them.
+
+        :param state: the memory, as the last call returned it; None at first and where there is none
+        :param episode_start: bool (n,), where the memory begins anew
+        :param deterministic: take the likeliest action. Files that lack this output are run without their noise
+        :param action_masks: bool (n, sum of branches), True = allowed
+        :raises ValueError: the observation has not the shape of the observation space
+        """
+        if isinstance(observation, dict):
+            batch: Any = {key: np.asarray(part) for key, part in observation.items()}
+        else:
+            batch = np.asarray(observation)
+        is_batch = is_vectorized_observation(batch, self.observation_space)
+        if not is_batch:
+            batch = {key: part[np.newaxis] for key, part in batch.items()} if isinstance(batch, dict) else batch[None]
+        columns = [_floats(column) for column in self._columns.columns(batch)]
+        n = len(columns[0])
+        memory: Array = np.zeros((n, self.memory_size), np.float32) if state is None else np.array(state[0], np.float32)
+        if episode_start is not None:
+            memory[np.asarray(episode_start, bool).reshape(-1)] = 0
+        masks: Array = np.ones((n, sum(self.spec.action_spec.discrete_branches)), bool)
+        if action_masks is not None:
+            masks = np.asarray(action_masks, bool).reshape(masks.shape)
+        inputs = {
+            name: columns[where[0]] if len(where) == 1 else np.concatenate([columns[index] for index in where], 1)
+            for name, where in self._feeds.items()
+        }
+        if _MASKS in self._inputs:
+            inputs[_MASKS] = masks.astype(np.float32)
+        if self.memory_size:
+            inputs[_MEMORY_IN] = memory.reshape(n, 1, -1)
+        outputs = self._run(inputs, deterministic)
+        if self.memory_size:
+            memory = outputs[_MEMORY_OUT].reshape(n, -1)
+        actions = self._columns.actions(self._action_tuple(outputs, masks, deterministic))
+        if not is_batch:
+            actions = {key: part[0] for key, part in actions.items()} if isinstance(actions, dict) else actions[0]
+        return actions, (memory,) if self.memory_size else None
+
+    def _run(self, inputs: dict[str, Array], deterministic: bool) -> dict[str, Array]:
+        """The outputs that a decision needs: `continuous_actions`, `discrete_actions`, and the memory."""
+        actions = [f"{kind}_actions" for kind in ("continuous", "discrete") if f"{kind}_actions" in self._outputs]
+        wanted, session = actions, self._session
+        if deterministic:
+            wanted = [f"deterministic_{name}" for name in actions]
+            if not self._outputs.issuperset(wanted):
+                if self._twin is None:
+                    self._twin = self._begin(_without_noise(self._model))
+                wanted, session = actions, self._twin
+        memory = [_MEMORY_OUT] if self.memory_size else []
+        return dict(zip(actions + memory, session.run(wanted + memory, inputs), strict=True))
+
+    def _action_tuple(self, outputs: dict[str, Array], masks: Array, deterministic: bool) -> ActionTuple:
+        continuous, discrete = outputs.get("continuous_actions"), outputs.get("discrete_actions")
+        if continuous is not None:
+            low, high = self._columns.low, self._columns.high
+            continuous = (high + low) / 2 + continuous * ((high - low) / 2)
+        if discrete is not None and self.version == 2:
+            # Log-probabilities of all branches; to add Gumbel noise and take the largest is to sample.
+            scores = np.where(masks, discrete, -np.inf)
+            if not deterministic:
+                scores += self._rng.gumbel(size=scores.shape)
+            ends = np.cumsum([0, *self.spec.action_spec.discrete_branches]).tolist()
+            discrete = np.stack([scores[:, start:end].argmax(1) for start, end in pairwise(ends)], 1)
+        return ActionTuple(continuous, discrete)
+
+
+def _feeds(sensors: Sequence[ObservationSpec], version: int) -> dict[str, list[int]]:
+    """The sensors whose columns, one after another, are each input of a file."""
+    if version == 3:
+        return {f"obs_{index}": [index] for index in range(len(sensors))}
+    feeds: dict[str, list[int]] = {}
+    images = 0
+    for index, sensor in enumerate(sensors):
+        if len(sensor.shape) == 1:
+            feeds.setdefault("vector_observation", []).append(index)
+        elif sensor.is_visual:
+            feeds[f"visual_observation_{images}"] = [index]
+            images += 1
+        else:
+            feeds[f"obs_{index}"] = [index]
+    return feeds
+
+
+def _fits(declared: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a sensor has the shape of an input, some sizes of which may be open."""
+    return len(declared) == len(shape) and all(
+        not isinstance(mine, int) or mine == theirs for mine, theirs in zip(declared, shape, strict=True)
+    )
+
+
+def _floats(column: Array) -> Array:
+    """Columns as the inputs have them: float32, images in 0…1."""
+    return column.astype(np.float32) / 255 if column.dtype == np.uint8 else column.astype(np.float32, copy=False)
+
+
+def _without_noise(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model with its noise 0 and each choice the likeliest."""
+    quiet = onnx.ModelProto()
+    quiet.CopyFrom(model)
+    for node in quiet.graph.node:
+        if node.op_type == "RandomNormalLike":
+            node.CopyFrom(onnx.helper.make_node("Sub", [node.input[0]] * 2, node.output))
+        elif node.op_type == "Multinomial":
+            node.CopyFrom(onnx.helper.make_node("ArgMax", node.input, node.output, axis=1, keepdims=1))
+    return quiet
+
+
+def _first_line(error: Exception) -> str:
+    """Of the message; the rest tells of the inside of another library."""
+    return str(error).strip().partition("\n")[0]

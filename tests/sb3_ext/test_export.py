@@ -1,0 +1,458 @@
+"""Model files: the interface that Unity loads, the same decisions as in torch, and Unity's own files as policies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import meadow_player
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecMonitor
+
+from sb3_ext import PPO, SB3_MEANINGS, OnnxPolicy, UnityVecEnv
+from sb3_ext.agents import SpaceColumns
+from sb3_ext.export import export_onnx
+from sb3_ext.policies import UnityPolicy
+from unity_gym.errors import UnityGymError
+from unity_gym.spaces import ObservationLayout, action_space
+from unity_gym.specs import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+
+UNITY_MODELS = Path(__file__).resolve().parents[2] / "../shared/unity/models"
+needs_unity_models = pytest.mark.skipif(not UNITY_MODELS.is_dir(), reason="Unity's model files are not here")
+
+NONE, VARIABLE = DimensionProperty.NONE, DimensionProperty.VARIABLE_SIZE
+FLOAT, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+CONTINUOUS, CHOICES, HYBRID = ActionSpec(2, ()), ActionSpec(0, (3, 2)), ActionSpec(2, (3, 2))
+
+
+def sensor(*shape: int, goal: bool = False) -> ObservationSpec:
+    kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
+    first = VARIABLE if len(shape) == 2 else NONE
+    return ObservationSpec(shape, (first, *[NONE] * (len(shape) - 1)), kind, f"sensor of {shape}")
+
+
+CAMERA, ENTITIES = sensor(3, 36, 36), sensor(5, 4)
+ALL = [sensor(3), CAMERA, sensor(2), ENTITIES, sensor(2, goal=True)]
+CASES: dict[str, tuple[list[ObservationSpec], ActionSpec, dict[str, Any]]] = {
+    "vector": ([sensor(8)], CONTINUOUS, {"normalize": True}),
+    "camera": ([CAMERA, sensor(3)], CONTINUOUS, {}),
+    **{
+        kind: ([CAMERA], CHOICES, {"vis_encode_type": kind})
+        for kind in ("resnet", "nature_cnn", "match3", "fully_connected")
+    },
+    "entities": ([ENTITIES, sensor(4)], CONTINUOUS, {"normalize": True}),
+    "entities only": ([ENTITIES, sensor(3, 2)], ActionSpec(0, (4,)), {}),
+    "goal": ([sensor(4), sensor(3, goal=True)], CONTINUOUS, {}),
+    "memory": ([sensor(8)], CONTINUOUS, {"memory_size": 12}),
+    "memory of a shared critic": ([sensor(8)], CHOICES, {"memory_size": 12, "shared_critic": True}),
+    "masks": ([sensor(8)], CHOICES, {}),
+    "hybrid": ([sensor(8)], HYBRID, {"num_layers": 1}),
+    "clipped": ([sensor(8)], HYBRID, {"action_scaling": "clip"}),
+    "everything": (ALL, HYBRID, {"normalize": True, "memory_size": 12}),
+}
+
+
+def make_policy(sensors: list[ObservationSpec], action: ActionSpec, settings: dict[str, Any]) -> UnityPolicy:
+    """An untrained policy with statistics, and actions far enough from 0 to be clipped at times."""
+    torch.manual_seed(0)
+    spec = BehaviorSpec(sensors, action)
+    layout = ObservationLayout(spec)
+    actions = action_space(action)
+    columns = SpaceColumns(layout.space, actions, (spec, layout))
+    policy = UnityPolicy(layout.space, actions, lambda _: 1e-3, columns=columns, hidden_units=16, **settings)
+    policy.body.update_normalization([torch.randn(50, *sensor.shape) * 3 + 1 for sensor in sensors])
+    with torch.no_grad():
+        for name, parameter in policy.head.named_parameters():
+            if name == "log_std":
+                parameter.copy_(torch.linspace(-1, 0, len(parameter)))
+            else:
+                parameter.normal_()
+    return policy
+
+
+def observations_of(policy: UnityPolicy, n: int, seed: int) -> list[np.ndarray]:
+    """One array a sensor; the second half of the entities is absent in some rows, all in the first."""
+    rng = np.random.default_rng(seed)
+    columns = []
+    for observed in policy.columns.spec.observation_specs:
+        column = rng.normal(size=(n, *observed.shape)).astype(np.float32)
+        if observed.is_visual:
+            column = rng.integers(0, 256, column.shape, dtype=np.uint8)
+        elif len(observed.shape) == 2:
+            column[: n // 2, 2:] = 0
+            column[0] = 0
+        columns.append(column)
+    return columns
+
+
+def masks_of(action: ActionSpec, n: int, seed: int) -> np.ndarray:
+    masks = np.random.default_rng(seed).random((n, sum(action.discrete_branches))) < 0.5
+    masks[:, np.cumsum([0, *action.discrete_branches])[:-1]] = True
+    return masks
+
+
+def interface(path: Path) -> tuple[dict[str, tuple[int, list[Any]]], dict[str, tuple[int, list[Any]]]]:
+    """Inputs and outputs by name, in their order: type and shape."""
+    graph = onnx.load(path).graph
+    return tuple(  # type: ignore[return-value]
+        {
+            value.name: (
+                value.type.tensor_type.elem_type,
+                [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim],
+            )
+            for value in values
+        }
+        for values in (graph.input, graph.output)
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnxruntime_decides_as_torch_does(name: str, tmp_path: Path) -> None:
+    policy = make_policy(*CASES[name])
+    path = tmp_path / "model.onnx"
+    export_onnx(policy, path)
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 9)]
+    spec = policy.columns.spec
+    action, size = spec.action_spec, policy.settings.memory_size
+    session = onnxruntime.InferenceSession(path)
+    n, layout = 6, ObservationLayout(spec)
+    memory, state = np.zeros((n, 1, size), np.float32), None
+    clipped = False
+    for step in range(4):
+        columns, masks = observations_of(policy, n, step), masks_of(action, n, step)
+        expected, state = policy.predict(
+            layout.select(columns), state, deterministic=True, action_masks=masks if action.discrete_size else None
+        )
+        feed = {
+            f"obs_{index}": column.astype(np.float32) / (255 if column.dtype == np.uint8 else 1)
+            for index, column in enumerate(columns)
+        }
+        feed |= {"action_masks": masks.astype(np.float32)} if action.discrete_size else {}
+        feed |= {"recurrent_in": memory} if size else {}
+        names = [output.name for output in session.get_outputs()]
+        outputs = dict(zip(names, session.run(names, feed), strict=True))
+        assert outputs["version_number"].tolist() == [3]
+        assert outputs["memory_size"].tolist() == [size]
+        both = bool(action.continuous_size and action.discrete_size)
+        if action.continuous_size:
+            mine = outputs["deterministic_continuous_actions"]
+            np.testing.assert_allclose(mine, expected["continuous"] if both else expected, atol=1e-5, rtol=0)
+            clipped |= bool((np.abs(mine) == 1).any())
+            assert outputs["continuous_action_output_shape"].tolist() == [action.continuous_size]
+            assert np.abs(outputs["continuous_actions"]).max() <= 1
+        if action.discrete_size:
+            mine = outputs["deterministic_discrete_actions"]
+            np.testing.assert_array_equal(mine, np.reshape(expected["discrete"] if both else expected, mine.shape))
+            assert outputs["discrete_action_output_shape"].tolist() == [list(action.discrete_branches)]
+        if size:
+            memory = outputs["recurrent_out"]
+            assert state is not None
+            np.testing.assert_allclose(memory[:, 0], state[0][:, :size], atol=1e-5, rtol=0)
+    assert clipped or name != "clipped"
+
+
+def test_names_types_and_shapes_are_those_that_unity_reads(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    export_onnx(make_policy(*CASES["everything"]), path)
+    inputs, outputs = interface(path)
+    assert list(inputs.items()) == [
+        ("obs_0", (FLOAT, ["batch", 3])),
+        ("obs_1", (FLOAT, ["batch", 3, 36, 36])),
+        ("obs_2", (FLOAT, ["batch", 2])),
+        ("obs_3", (FLOAT, ["batch", 5, 4])),
+        ("obs_4", (FLOAT, ["batch", 2])),
+        ("action_masks", (FLOAT, ["batch", 5])),
+        ("recurrent_in", (FLOAT, ["batch", 1, 12])),
+    ]
+    assert list(outputs.items()) == [
+        ("version_number", (FLOAT, [1])),
+        ("memory_size", (FLOAT, [1])),
+        ("continuous_actions", (FLOAT, ["batch", 2])),
+        ("continuous_action_output_shape", (FLOAT, [1])),
+        ("deterministic_continuous_actions", (FLOAT, ["batch", 2])),
+        ("discrete_actions", (INT64, ["batch", 2])),
+        ("discrete_action_output_shape", (FLOAT, [1, 2])),
+        ("deterministic_discrete_actions", (INT64, ["batch", 2])),
+        ("recurrent_out", (FLOAT, ["batch", 1, 12])),
+    ]
+    model = onnx.load(path)
+    constants = {constant.name for constant in model.graph.initializer}
+    assert {name for name in outputs if name.endswith(("shape", "size", "number"))} <= constants
+    assert not {"Identity", "Split"} & {node.op_type for node in model.graph.node}
+    assert onnx.TensorProto.DOUBLE not in {constant.data_type for constant in model.graph.initializer}
+
+
+@needs_unity_models
+def test_the_interface_is_that_of_unitys_own_files(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    export_onnx(make_policy(*CASES["vector"]), path)
+    mine, theirs = interface(path), interface(UNITY_MODELS / "3DBall.onnx")
+    theirs[1]["deterministic_continuous_actions"] = (FLOAT, ["batch", 2])  # declared as one row, but one an agent
+    assert [list(part.items()) for part in mine] == [list(part.items()) for part in theirs]
+    constants = [{constant.name for constant in onnx.load(file).graph.initializer} for file in (
+        path, UNITY_MODELS / "3DBall.onnx")]  # fmt: skip
+    assert {"version_number", "memory_size", "continuous_action_output_shape"} <= constants[0] & constants[1]
+    export_onnx(make_policy([sensor(6, 20, 20), sensor(10)], ActionSpec(0, (7,)), {}), path)
+    mine, theirs = interface(path), interface(UNITY_MODELS / "PushBlockCollab.onnx")
+    assert mine[0] == theirs[0]
+    assert theirs[1].items() <= mine[1].items()
+
+
+def test_samples_follow_the_policys_distribution(tmp_path: Path) -> None:
+    policy = make_policy(*CASES["hybrid"])
+    with torch.no_grad():
+        for layer in (policy.head.mean, policy.head.logits):
+            assert layer is not None
+            layer.weight.mul_(0.2)
+            layer.bias.mul_(0.2)
+    export_onnx(policy, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    n = 20_000
+    row = np.random.default_rng(0).normal(size=(1, 8)).astype(np.float32)
+    masks = np.array([[1, 0, 1, 1, 1]], np.float32)
+    numbers, choices = session.run(
+        ["continuous_actions", "discrete_actions"],
+        {"obs_0": np.repeat(row, n, 0), "action_masks": np.repeat(masks, n, 0)},
+    )
+    with torch.no_grad():
+        mean, log_std, logits = policy.head(policy.body([torch.from_numpy(row)])[0])
+        expected = (mean + torch.randn(n, 2) * log_std.exp()).clamp(-3, 3) / 3
+        logits[0, 1] = -torch.inf
+        first, second = logits[0, :3].softmax(0), logits[0, 3:].softmax(0)
+    np.testing.assert_allclose(numbers.mean(0), expected.mean(0), atol=0.01)
+    np.testing.assert_allclose(numbers.std(0), expected.std(0), atol=0.01)
+    assert not (choices[:, 0] == 1).any()
+    np.testing.assert_allclose(np.bincount(choices[:, 0], minlength=3) / n, first, atol=0.015)
+    np.testing.assert_allclose(np.bincount(choices[:, 1], minlength=2) / n, second, atol=0.015)
+
+
+def test_export_leaves_policy_random_state_and_older_file_alone(tmp_path: Path) -> None:
+    policy = make_policy(*CASES["everything"])
+    before = {key: value.clone() for key, value in policy.state_dict().items()}
+    torch.manual_seed(1)
+    path = tmp_path / "model.onnx"
+    export_onnx(policy, path)
+    drawn = torch.rand(3)
+    torch.manual_seed(1)
+    assert torch.equal(drawn, torch.rand(3))
+    for key, value in policy.state_dict().items():
+        assert torch.equal(value, before[key])
+        assert value.dtype == before[key].dtype
+    content = path.read_bytes()
+    export_onnx(policy, path)
+    assert path.read_bytes() == content
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+    with pytest.raises(OSError, match="nowhere"):
+        export_onnx(policy, tmp_path / "nowhere" / "model.onnx")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
+@pytest.mark.parametrize("form", ["split", "sensors"])
+def test_a_model_and_its_file_decide_the_same_with_all_sensors(form: str, tmp_path: Path) -> None:
+    env = UnityVecEnv(
+        "Unity-v0", file_name=meadow_player.launcher(tmp_path), num_envs=4, seed=0, observations=form
+    )  # fmt: skip
+    network = {"hidden_units": 16, "normalize": True, "memory_size": 8, "sequence_length": 4}
+    model = PPO("UnityPolicy", env, 3e-3, 60, 20, time_horizon=4, seed=0, device="cpu", policy_kwargs=network)
+    model.learn(100)
+    path = tmp_path / "model.onnx"
+    model.export_onnx(path)
+    for policy in (
+        OnnxPolicy(path, env),
+        OnnxPolicy(path, VecMonitor(env)),
+        OnnxPolicy(path, spec=env.table.spec, observations=form),
+    ):
+        observations, state, mine = env.reset(), None, None
+        starts = np.ones(4, bool)
+        for _ in range(5):
+            masks = env.action_masks()
+            expected, state = model.predict(observations, state, starts, deterministic=True, action_masks=masks)
+            actions, mine = policy.predict(observations, mine, starts, deterministic=True, action_masks=masks)
+            np.testing.assert_allclose(actions["continuous"], expected["continuous"], atol=1e-5, rtol=0)
+            np.testing.assert_array_equal(actions["discrete"], expected["discrete"])
+            observations, _, starts, _ = env.step(actions)
+        alone, _ = policy.predict({key: part[0] for key, part in observations.items()})
+        assert env.action_space.contains({key: np.asarray(part) for key, part in alone.items()})
+    env.close()
+
+
+class Spaces:
+    """An environment of which only the spaces matter."""
+
+    def __init__(self, observation_space: spaces.Space[Any], actions: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space, self.unwrapped = observation_space, actions, self
+
+
+@pytest.mark.parametrize("meanings", [{}, {"action_scaling": SB3_MEANINGS["action_scaling"]}])
+def test_policies_of_plain_environments_come_back_with_the_bounds_of_the_space(meanings: dict, tmp_path: Path) -> None:
+    low, high = np.array([-2, 0], np.float32), np.array([2, 10], np.float32)
+    parts = {"eye": spaces.Box(0, 255, (3, 36, 36), np.uint8), "digit": spaces.Discrete(4)}
+    env: Any = Spaces(spaces.Dict(parts), spaces.Box(low, high))
+    policy = UnityPolicy(env.observation_space, env.action_space, lambda _: 1e-3, hidden_units=16, **meanings)
+    with torch.no_grad():
+        assert policy.head.mean is not None
+        policy.head.mean.bias.copy_(torch.tensor([1.5, 4]))
+    export_onnx(policy, tmp_path / "model.onnx")
+    onnx_policy = OnnxPolicy(tmp_path / "model.onnx", env)
+    samples = [env.observation_space.sample() for _ in range(5)]
+    batch = {key: np.stack([sample[key] for sample in samples]) for key in parts}
+    expected, _ = policy.predict(batch, deterministic=True)
+    actions, state = onnx_policy.predict(batch, deterministic=True)
+    np.testing.assert_allclose(actions, expected, atol=1e-5, rtol=1e-5)
+    assert state is None
+    single, _ = onnx_policy.predict(samples[0], deterministic=True)
+    np.testing.assert_allclose(single, expected[0], atol=1e-5, rtol=1e-5)
+
+
+def test_unbounded_actions_are_refused(tmp_path: Path) -> None:
+    box = spaces.Box(-np.inf, np.inf, (2,))
+    policy = UnityPolicy(spaces.Box(-1, 1, (3,)), box, lambda _: 1e-3, action_scaling="clip")
+    with pytest.raises(UnityGymError, match="bound the action space"):
+        export_onnx(policy, tmp_path / "model.onnx")
+    export_onnx(make_policy([sensor(3)], CONTINUOUS, {}), tmp_path / "model.onnx")
+    env: Any = Spaces(spaces.Box(-1, 1, (3,)), box)
+    with pytest.raises(UnityGymError, match="bound its action space"):
+        OnnxPolicy(tmp_path / "model.onnx", env)
+
+
+def test_a_seed_repeats_the_samples(tmp_path: Path) -> None:
+    policy = make_policy(*CASES["hybrid"])
+    export_onnx(policy, tmp_path / "model.onnx")
+    row = np.zeros((50, 8), np.float32)
+    first, second, other = (OnnxPolicy(tmp_path / "model.onnx", seed=seed).predict(row)[0] for seed in (3, 3, 4))
+    for key in ("continuous", "discrete"):
+        np.testing.assert_array_equal(first[key], second[key])
+        assert (first[key] != other[key]).any()
+
+
+@needs_unity_models
+def test_unitys_3dball_balances_in_our_3dball() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    mean, _ = evaluate_policy(OnnxPolicy(UNITY_MODELS / "3DBall.onnx", env), env, n_eval_episodes=24, warn=False)
+    assert mean >= 95
+    env.close()
+
+
+@needs_unity_models
+def test_unitys_files_without_deterministic_outputs_have_their_likeliest_action() -> None:
+    policy = OnnxPolicy(UNITY_MODELS / "PushBlockCollab.onnx", seed=0)
+    rng = np.random.default_rng(0)
+    row = {"obs_0": rng.random((1, 6, 20, 20), np.float32), "obs_1": rng.random((1, 10), np.float32)}
+    batch = {key: np.repeat(part, 3000, 0) for key, part in row.items()}
+    masks = np.repeat([[True, False, True, True, True, True, True]], 3000, 0)
+    sampled, _ = policy.predict(batch, action_masks=masks)
+    assert not (sampled == 1).any()
+    best, _ = policy.predict(batch, deterministic=True, action_masks=masks)
+    assert (best == np.bincount(sampled).argmax()).all()
+
+
+def older(name: str, sizes: tuple[int, ...], action: ActionSpec) -> OnnxPolicy:
+    spec = BehaviorSpec([sensor(size) for size in sizes], action)
+    return OnnxPolicy(UNITY_MODELS / f"{name}.onnx", spec=spec, seed=0)
+
+
+@needs_unity_models
+@pytest.mark.parametrize(
+    ("name", "sizes", "action"),
+    [
+        ("PushBlock", (105, 105), ActionSpec(2, (2,))),
+        ("SoccerTwos", (264, 72), ActionSpec(0, (3, 3, 3))),
+    ],
+)
+def test_files_of_version_2_decide(name: str, sizes: tuple[int, ...], action: ActionSpec) -> None:
+    policy = older(name, sizes, action)
+    assert policy.version == 2
+    n = 2000
+    row = np.random.default_rng(0).random((1, sum(sizes)), np.float32)
+    observations = {"vector": np.repeat(row, n, 0)}
+    masks = np.ones((n, sum(action.discrete_branches)), bool)
+    masks[:, 1] = False
+    session = onnxruntime.InferenceSession(UNITY_MODELS / f"{name}.onnx")
+    (log_probs,) = session.run(
+        ["discrete_actions"], {"vector_observation": row, "action_masks": masks[:1].astype(np.float32)}
+    )
+    sampled, _ = policy.predict(observations, action_masks=masks)
+    best, _ = policy.predict(observations, action_masks=masks, deterministic=True)
+    if action.continuous_size:
+        numbers = sampled["continuous"]
+        assert numbers.shape == (n, 2)
+        assert np.abs(numbers).max() <= 1
+        assert numbers.std(0).min() > 0.1
+        assert (best["continuous"] == best["continuous"][0]).all()
+        if (np.abs(best["continuous"][0]) < 0.5).all():
+            np.testing.assert_allclose(numbers.mean(0), best["continuous"][0], atol=0.1)
+    choices = (sampled["discrete"] if action.continuous_size else sampled).reshape(n, -1)
+    likeliest = (best["discrete"] if action.continuous_size else best).reshape(n, -1)
+    assert not (choices[:, 0] == 1).any()
+    start = 0
+    for branch, size in enumerate(action.discrete_branches):
+        probabilities = np.exp(log_probs[0, start : start + size])
+        np.testing.assert_allclose(np.bincount(choices[:, branch], minlength=size) / n, probabilities, atol=0.05)
+        assert (likeliest[:, branch] == probabilities.argmax()).all()
+        start += size
+
+
+@needs_unity_models
+def test_another_environment_is_refused_sensor_by_sensor() -> None:
+    path = UNITY_MODELS / "PushBlockCollab.onnx"
+    sensors = [sensor(6, 20, 20), sensor(9), sensor(4)]
+    with pytest.raises(UnityGymError) as refusal:
+        OnnxPolicy(path, spec=BehaviorSpec(sensors, ActionSpec(0, (7,))))
+    words = str(refusal.value).splitlines()
+    assert "PushBlockCollab.onnx" in words[0]
+    assert "obs_0: the file takes (6, 20, 20), the environment gives (6, 20, 20)" in words[1]
+    assert "differs" not in words[1]
+    assert "obs_1: the file takes (10,), the environment gives (9,) ('sensor of (9,)') ← differs" in words[2]
+    assert "obs_2: the file takes nothing, the environment gives (4,)" in words[3]
+    with pytest.raises(UnityGymError, match=r"discrete branches of \[7\], .* 2 continuous .* \[3, 2\]"):
+        OnnxPolicy(path, spec=BehaviorSpec([sensor(6, 20, 20), sensor(10)], HYBRID))
+    with pytest.raises(UnityGymError, match=r"takes \(336,\), the environment gives \(100,\)"):
+        older("SoccerTwos", (60, 40), ActionSpec(0, (3, 3, 3)))
+    with pytest.raises(UnityGymError, match="in version 2, the sum"):
+        older("SoccerTwos", (300, 36), ActionSpec(0, (3, 3, 4)))
+    with pytest.raises(UnityGymError, match="give OnnxPolicy env or spec"):
+        OnnxPolicy(UNITY_MODELS / "SoccerTwos.onnx")
+
+
+def test_broken_and_foreign_files_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with pytest.raises(UnityGymError, match=r"model\.onnx cannot be read: No such file"):
+        OnnxPolicy(path)
+    export_onnx(make_policy(*CASES["vector"]), path)
+    whole = path.read_bytes()
+    for content in (b"", b"not a model", whole[: len(whole) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(UnityGymError, match=r"model\.onnx is no ONNX model, or a damaged one"):
+            OnnxPolicy(path)
+    number = onnx.helper.make_tensor_value_info("x", FLOAT, ["n", 2])
+    copy = onnx.helper.make_tensor_value_info("y", FLOAT, ["n", 2])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Abs", ["x"], ["y"])], "foreign", [number], [copy])
+    opset = [onnx.helper.make_opsetid("", 9)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=6), path)
+    with pytest.raises(UnityGymError, match=r"is none of ML-Agents: its outputs \['y'\] lack version_number"):
+        OnnxPolicy(path)
+    model = onnx.load_from_string(whole)
+    version = next(constant for constant in model.graph.initializer if constant.name == "version_number")
+    version.CopyFrom(onnx.numpy_helper.from_array(np.array([4], np.float32), "version_number"))
+    onnx.save(model, path)
+    with pytest.raises(UnityGymError, match="is of version 4; known are"):
+        OnnxPolicy(path)
+    path.write_bytes(whole)
+    with pytest.raises(UnityGymError, match="env or spec, not both"):
+        OnnxPolicy(path, Spaces(spaces.Box(-1, 1, (8,)), spaces.Box(-1, 1, (2,))), spec=BehaviorSpec([], CONTINUOUS))
+
+
+def test_a_missing_onnxruntime_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export_onnx(make_policy(*CASES["vector"]), tmp_path / "model.onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UnityGymError, match=r"pip install 'unity-gym\[onnx\]'"):
+        OnnxPolicy(tmp_path / "model.onnx")
