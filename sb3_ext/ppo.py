@@ -258,17 +258,24 @@ class PPO(OnPolicyAlgorithm):
         """Begin with the agents of an environment that was reset; what they did before is forgotten."""
         assert self.env is not None
         assert self.columns is not None
-        mine, theirs = self.columns.spec, self._columns_of(self.env).spec
-        if _form(mine) != _form(theirs):
-            raise UnityGymError(
-                f"this model is of another behavior. It takes {_form(mine)}, the environment has {_form(theirs)}"
-            )
+        self.begin(self._columns_of(self.env).spec)
         if isinstance(self.env, UnityVecEnv):
             self._agents = UnityAgents(self.env)
         else:
             self._agents = VecEnvAgents(self.env, self.columns, self._last_obs)
+
+    def begin(self, spec: BehaviorSpec) -> None:
+        """Begin with agents of this behavior at the start of their episodes; what others did before is forgotten.
+
+        For a loop that steps the agents itself: `decide`, step, `observe`, and `train` whenever `is_full`.
+
+        :raises UnityGymError: the model is of another behavior
+        """
+        mine, theirs = _form(self.policy.columns.spec), _form(spec)
+        if mine != theirs:
+            raise UnityGymError(f"this model is of another behavior. It takes {mine}, the environment has {theirs}")
         self.rollout_buffer.reset()
-        self._memory = np.zeros((len(self._agents.table), self.policy.memory_size), np.float32)
+        self._memory = np.zeros((0, self.policy.memory_size), np.float32)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """Go on with another environment of the same behavior; see `BaseAlgorithm.set_env`."""
@@ -289,7 +296,7 @@ class PPO(OnPolicyAlgorithm):
         assert self._agents is not None
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
-        while not self._is_full(rollout_buffer, n_rollout_steps):
+        while not self.is_full:
             actions = self.decide(self._agents.table)
             rewards, dones, infos = self._agents.step(actions)
             self.observe(self._agents.table)
@@ -303,18 +310,25 @@ class PPO(OnPolicyAlgorithm):
         callback.on_rollout_end()
         return True
 
-    def _is_full(self, experience: Experience, size: int) -> bool:
-        return experience.finished > size if self.rollout == "trajectories" else experience.closed >= size
+    @property
+    def is_full(self) -> bool:
+        """Whether enough was seen for an update."""
+        if self.rollout == "trajectories":
+            return self.rollout_buffer.finished > self.buffer_size
+        return self.rollout_buffer.closed >= self.buffer_size
 
-    def decide(self, table: Columns) -> ActionTuple:
-        """Decide for the rows that ask for it, and remember it: the actions of all rows, zeros for the others."""
+    def decide(self, table: Columns, deterministic: bool = False, learn: bool = True) -> ActionTuple:
+        """Decide for the rows that ask for it: the actions of all rows, zeros for the others.
+
+        :param deterministic: take the most likely actions
+        :param learn: count the decisions and remember them for the next update
+        """
         rows = np.flatnonzero(table.decided)
         spec = self.policy.columns.spec.action_spec
         actions = spec.empty_action(len(table))
         if not len(rows):
             return actions
-        if len(table) > len(self._memory):
-            self._memory = np.pad(self._memory, ((0, len(table) - len(self._memory)), (0, 0)))
+        self._require_rows(len(table))
         memory = self._memory[rows]
         masks = torch.as_tensor(table.action_mask[rows], device=self.device) if spec.discrete_size else None
         with torch.no_grad():
@@ -322,19 +336,26 @@ class PPO(OnPolicyAlgorithm):
                 self.policy.tensors([column[rows] for column in table.observations]),
                 masks,
                 torch.as_tensor(memory, device=self.device),
+                deterministic,
             )
         chosen = raw.cpu().numpy()
-        self.rollout_buffer.decide(table, rows, chosen, log_probs.cpu().numpy(), memory)
+        if learn:
+            self.rollout_buffer.decide(table, rows, chosen, log_probs.cpu().numpy(), memory)
+            self.num_timesteps += len(rows)
         self._memory[rows] = after.cpu().numpy()
-        self.num_timesteps += len(rows)
         mine = self.policy.environment_actions(chosen)
         actions.continuous[rows], actions.discrete[rows] = mine.continuous, mine.discrete
         return actions
 
     def observe(self, table: Columns) -> None:
         """Remember what came of the decisions."""
+        self._require_rows(len(table))
         self.rollout_buffer.observe(table, self._memory)
         self._memory[table.terminated | table.truncated] = 0
+
+    def _require_rows(self, rows: int) -> None:
+        if rows > len(self._memory):
+            self._memory = np.pad(self._memory, ((0, rows - len(self._memory)), (0, 0)))
 
     def train(self) -> None:
         """Update policy, critic and reward signals from the rollout: the paper's equations, in its order."""
@@ -342,6 +363,7 @@ class PPO(OnPolicyAlgorithm):
         policy.set_training_mode(True)
         self._update_learning_rate(policy.optimizer)
         epsilon, beta = self._epsilon(progress), self._beta(progress)
+        statistics_are_fresh = policy.has_fresh_normalization
         rollout = self._take_rollout()
         self._estimate(rollout)
         length = policy.settings.sequence_length if policy.settings.memory_size else 1
@@ -400,19 +422,18 @@ class PPO(OnPolicyAlgorithm):
             if diverged:
                 break
 
-        if not self._first_statistics:
+        if not statistics_are_fresh:
             policy.body.update_normalization(rollout.observations)
         self._log_update(rollout, log, epsilon, beta)
 
     def _take_rollout(self) -> Rollout:
-        assert self._agents is not None
         if self.rollout == "cut":
+            assert self._agents is not None
             self.rollout_buffer.cut(self._agents.table, self._memory)
         rollout = self.rollout_buffer.take(self.device)
         # The statistics of observations stay as they are from the decision to the end of the update, so that the first
         # ratio is 1. Only the very first ones come from the rollout at hand, as there would be none otherwise.
-        self._first_statistics = self.policy.has_fresh_normalization
-        if self._first_statistics:
+        if self.policy.has_fresh_normalization:
             self.policy.body.update_normalization(rollout.observations)
             with torch.no_grad():
                 parts = [self.policy.evaluate(batch)[1] for batch in rollout.in_order(_CHUNK)]

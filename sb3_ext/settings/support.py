@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sb3_ext.settings.document import KeyPath, dotted
 from sb3_ext.settings.schema import RunSettings
 
-# Key path (`*` is any name), the value that is asked for (... for any), and what to do instead.
-_UNSUPPORTED: tuple[tuple[str, object, str], ...] = (
+_RESTARTS = "a player that fails ends the run, with a checkpoint; delete this line, and go on with --resume"
+
+# Key path (`*` is any name), the value that is asked for (... for any, or whether it is one), and what to do instead.
+_UNSUPPORTED: tuple[tuple[str, object | Callable[[object], bool], str], ...] = (
     ("behaviors.*.trainer_type", "sac", "SAC cannot be trained; give ppo"),
     ("behaviors.*.trainer_type", "poca", "POCA cannot be trained; give ppo"),
     ("behaviors.*.reward_signals.curiosity", ..., "there is no curiosity reward; delete this block"),
@@ -16,7 +18,16 @@ _UNSUPPORTED: tuple[tuple[str, object, str], ...] = (
     ("behaviors.*.reward_signals.rnd", ..., "there is no RND reward; delete this block"),
     ("behaviors.*.behavioral_cloning", ..., "recordings cannot be imitated; delete this block"),
     ("behaviors.*.self_play", ..., "there are no past opponents to play against; delete this block"),
-    ("environment_parameters.*.curriculum", ..., "lessons do not change; give a number or a sampler"),
+    ("behaviors.*.threaded", True, "agents wait while their network is updated; give false"),
+    ("environment_parameters.*.curriculum", ..., "lessons do not change; give a number"),
+    ("environment_parameters.*.sampler_type", "uniform", "parameters are not drawn; give a number"),
+    ("environment_parameters.*.sampler_type", "gaussian", "parameters are not drawn; give a number"),
+    ("environment_parameters.*.sampler_type", "multirangeuniform", "parameters are not drawn; give a number"),
+    ("env_settings.max_lifetime_restarts", lambda value: value not in (0, 10), _RESTARTS),
+    ("env_settings.restarts_rate_limit_n", lambda value: value != 1, _RESTARTS),
+    ("env_settings.restarts_rate_limit_period_s", lambda value: value != 60, _RESTARTS),
+    ("engine_settings.no_graphics_monitor", True, "all players are launched alike; give no_graphics"),
+    ("debug", True, "there are no debugging messages; delete this line"),
 )
 
 
@@ -33,7 +44,7 @@ def unsupported(settings: RunSettings, behaviors: Iterable[str] | None = None) -
         (dotted(path), reason)
         for pattern, wanted, reason in _UNSUPPORTED
         for path, value in _matches(tree, pattern.split("."))
-        if value is not None and (wanted is ... or wanted == value)
+        if value is not None and (wanted is ... or wanted == value or (callable(wanted) and wanted(value)))
     ]
 
 

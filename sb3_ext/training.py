@@ -1,0 +1,440 @@
+"""The training loop: one pool of players, one model a behavior, until each has made its steps."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections import defaultdict
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.utils import set_random_seed
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+
+from sb3_ext.agents import SpaceColumns
+from sb3_ext.ppo import PPO
+from sb3_ext.reward_signals import Extrinsic
+from sb3_ext.runs import Curve, Run, Summary, Timers, restore
+from sb3_ext.settings import BehaviorSettings, Constant, PPOSettings, RunSettings, unsupported
+from unity_gym.errors import UnityGymError
+from unity_gym.pool import PlayerOptions, PlayerPool
+from unity_gym.registration import registered_options
+from unity_gym.slots import AgentTable
+from unity_gym.spaces import ObservationLayout, action_space
+from unity_gym.specs import ActionTuple, BehaviorSpec
+
+_PATIENCE = 100  # exchanges until each behavior that the settings name has an agent
+_UNITYS_NAMES = {
+    "train/policy_gradient_loss": "Losses/Policy Loss",
+    "train/value_loss": "Losses/Value Loss",
+    "train/entropy": "Policy/Entropy",
+    "train/learning_rate": "Policy/Learning Rate",
+    "train/clip_range": "Policy/Epsilon",
+    "train/ent_coef": "Policy/Beta",
+    "rollout/extrinsic_value_estimate": "Policy/Extrinsic Value Estimate",
+}
+
+
+def train(settings: RunSettings) -> bool:
+    """Do what the settings ask for, and end the players.
+
+    :return: whether it came to its end; False where a signal (Ctrl-C) ended it
+    :raises UnityGymError: the settings, the run's folder or a player do not allow it; what was learned until then is
+        saved
+    """
+    _refuse_unsupported(settings)
+    run = Run(settings)
+    environment = settings.env_settings
+    if environment.seed < 0:
+        drawn = environment.model_copy(update={"seed": int(np.random.SeedSequence().generate_state(1)[0] >> 1)})
+        settings = settings.model_copy(update={"env_settings": drawn})
+    options = player_options(settings, run)
+    if options.file_name is None:
+        if environment.num_envs > 1:
+            raise UnityGymError(
+                "num_envs is more than 1, but the Editor is one player: name a build or scene with --env, or leave "
+                "--num-envs out"
+            )
+        port = options.port or 5004
+        _say(f"Waiting {options.timeout:g} s for the Unity Editor on port {port}: press its Play button")
+    pool = PlayerPool(options, environment.num_envs)
+    try:
+        pool.reset()
+        _await_behaviors(settings, pool)
+        return Training(settings, run, pool).run_to_the_end()
+    finally:
+        pool.close()
+
+
+def player_options(settings: RunSettings, run: Run) -> PlayerOptions:
+    """How to launch the players of a run."""
+    environment, engine = settings.env_settings, settings.engine_settings
+    given = environment.model_fields_set
+    name = environment.env_path
+    if name is not None and re.fullmatch(r"(unity_gym:)?Unity-(.*-)?v\d+", name):
+        name = registered_options(name).get("file_name")
+    return PlayerOptions(
+        file_name=name,
+        seed=environment.seed,
+        no_graphics=engine.no_graphics if "no_graphics" in engine.model_fields_set else None,
+        time_scale=engine.time_scale,
+        width=engine.width,
+        height=engine.height,
+        quality_level=engine.quality_level,
+        target_frame_rate=engine.target_frame_rate,
+        capture_frame_rate=engine.capture_frame_rate,
+        port=environment.base_port if "base_port" in given else None,
+        timeout=environment.timeout_wait,
+        player_arguments=environment.env_args or (),
+        environment_parameters={
+            key: parameter.sampler_parameters.value
+            for key, parameter in settings.environment_parameters.items()
+            if isinstance(parameter, Constant)
+        },
+        log_folder=run.logs,
+        num_areas=environment.num_areas if "num_areas" in given else None,
+    )
+
+
+def _refuse_unsupported(settings: RunSettings, behaviors: list[str] | None = None) -> None:
+    if told := unsupported(settings, behaviors):
+        raise UnityGymError("not supported: " + "; ".join(f"{path}: {reason}" for path, reason in told))
+
+
+def _plain(behavior: str) -> str:
+    return behavior.partition("?")[0]
+
+
+def _await_behaviors(settings: RunSettings, pool: PlayerPool) -> None:
+    """Check that settings and players speak of the same behaviors.
+
+    A behavior that the settings name may come later in the run. But one that does not come soon, beside one that the
+    settings do not name, is taken for a wrong name.
+    """
+    for _ in range(_PATIENCE):
+        shown = {_plain(name) for name in pool.tables}
+        missing, unnamed = settings.behaviors.keys() - shown, shown - settings.behaviors.keys()
+        if settings.default_settings is None or not missing or not unnamed:
+            break
+        pool.exchange({})
+    else:
+        raise UnityGymError(
+            f"the settings name the behaviors {sorted(missing)}, which the players do not have; they have "
+            f"{sorted(shown)}. Correct or delete the names under behaviors"
+        )
+    _refuse_unsupported(settings, sorted(shown))
+    if missing:
+        _say(f"No agent has come of {', '.join(sorted(missing))}, which will learn if one does")
+
+
+def _model(spec: BehaviorSpec, settings: PPOSettings, device: str | None) -> PPO:
+    """A model of the behavior, as the settings describe it."""
+    numbers, network = settings.hyperparameters, settings.network_settings
+    signal = settings.reward_signals.extrinsic
+    assert signal is not None
+    memory = network.memory
+    model = PPO(
+        "UnityPolicy",
+        None,
+        learning_rate=numbers.learning_rate,
+        buffer_size=numbers.buffer_size,
+        batch_size=numbers.batch_size,
+        n_epochs=numbers.num_epoch,
+        time_horizon=settings.time_horizon,
+        gae_lambda=numbers.lambd,
+        clip_range=numbers.epsilon,
+        ent_coef=numbers.beta,
+        reward_signals=[Extrinsic(gamma=signal.gamma, strength=signal.strength)],
+        learning_rate_schedule=numbers.learning_rate_schedule,
+        clip_range_schedule=numbers.epsilon_schedule,
+        ent_coef_schedule=numbers.beta_schedule,
+        policy_kwargs={
+            "shared_critic": numbers.shared_critic,
+            "normalize": network.normalize,
+            "hidden_units": network.hidden_units,
+            "num_layers": network.num_layers,
+            "vis_encode_type": network.vis_encode_type,
+            "goal_conditioning_type": network.goal_conditioning_type,
+        }
+        | ({} if memory is None else {"memory_size": memory.memory_size, "sequence_length": memory.sequence_length}),
+        device=device or "auto",
+        _init_setup_model=False,
+    )
+    layout = ObservationLayout(spec)
+    model.observation_space, model.action_space = layout.space, action_space(spec.action_spec)
+    model.columns = SpaceColumns(model.observation_space, model.action_space, (spec, layout))
+    model._setup_model()
+    model.set_logger(Logger(None, []))
+    model.begin(spec)
+    return model
+
+
+class Learner:
+    """One behavior: its model, what its agents got, and its files.
+
+    :param behavior: its name, with the team
+    :param table: its agents
+    :param settings: of the run
+    :param run: its folder
+    :raises UnityGymError: a checkpoint that cannot be used
+    """
+
+    def __init__(self, behavior: str, table: AgentTable, settings: RunSettings, run: Run) -> None:
+        self.name, self.table = _plain(behavior), table
+        chosen: BehaviorSettings = settings.behavior(behavior)
+        assert isinstance(chosen, PPOSettings)
+        self.settings = chosen
+        asked = settings.checkpoint_settings
+        self._inference = asked.inference
+        self.model = _model(table.spec, chosen, settings.torch_settings.device)
+        self._checkpoints = run.checkpoints(self.name, chosen.keep_checkpoints)
+        newest = self._checkpoints.newest() if asked.resume else None
+        if newest is not None:
+            restore(self.model, newest, resume=True)
+        elif asked.inference:
+            raise UnityGymError(f"{run.folder} has no checkpoint of {self.name}: train it without --inference first")
+        elif chosen.init_path is not None:
+            restore(self.model, run.initial_file(chosen.init_path, self.name), resume=False)
+        elif asked.initialize_from is not None:
+            restore(self.model, run.initial(asked.initialize_from, self.name), resume=False)
+        begun = self.model.num_timesteps
+        self.curve = Curve(run.folder / self.name / "rewards.csv", begun if asked.resume else None)
+        self._folder, self._begun = run.folder / self.name, begun
+        self._board: SummaryWriter | None = None
+        self._saved_at = begun if newest is not None else -1
+        self._next_summary = (begun // chosen.summary_freq + 1) * chosen.summary_freq
+        self._next_checkpoint = (begun // chosen.checkpoint_interval + 1) * chosen.checkpoint_interval
+        self._returns, self._rewards = np.zeros(0), np.zeros(0)  # per row: with the group's reward, and without
+        self._lengths = np.zeros(0, np.int64)
+        self._seen: dict[str, list[float]] = defaultdict(list)
+        self._acted = 0
+
+    @property
+    def learns(self) -> bool:
+        """Whether it has steps to make."""
+        return not self._inference and self.model.num_timesteps < self.settings.max_steps
+
+    def decide(self) -> ActionTuple:
+        """The actions of all rows."""
+        self._acted += int(self.table.decided.sum())
+        return self.model.decide(self.table, self.settings.network_settings.deterministic, learn=self.learns)
+
+    def observe(self, decided: np.ndarray) -> None:
+        """Note what came of the actions.
+
+        :param decided: bool (rows before the exchange,), who acted
+        """
+        table = self.table
+        self.model.observe(table)
+        more = len(table) - len(self._returns)
+        if more:
+            self._returns, self._rewards = np.pad(self._returns, (0, more)), np.pad(self._rewards, (0, more))
+            self._lengths = np.pad(self._lengths, (0, more))
+        self._lengths[: len(decided)] += decided
+        self._rewards += table.reward
+        self._returns += table.reward + table.group_reward
+        rows = np.flatnonzero(table.terminated | table.truncated)
+        if len(rows):
+            strength = self.model.reward_signals[0].strength
+            self._seen["Environment/Cumulative Reward"] += self._rewards[rows].tolist()
+            self._seen["Policy/Extrinsic Reward"] += (self._returns[rows] * strength).tolist()
+            # As Unity counts: the decision that the episode ended after is not counted.
+            self._seen["Environment/Episode Length"] += (self._lengths[rows] - 1).tolist()
+            for column in (self._returns, self._rewards, self._lengths):
+                column[rows] = 0
+
+    def update(self) -> None:
+        """Learn from what was seen."""
+        model = self.model
+        model._update_current_progress_remaining(model.num_timesteps, self.settings.max_steps)
+        model.train()
+        model.policy.set_training_mode(False)
+        for name, value in model.logger.name_to_value.items():
+            if name in _UNITYS_NAMES:
+                size = abs(value) if name == "train/policy_gradient_loss" else value
+                self._seen[_UNITYS_NAMES[name]].append(size)
+        model.logger.dump()
+
+    def note(self, stats: dict[str, float]) -> None:
+        """Take over what the scene told about itself."""
+        for name, value in stats.items():
+            self._seen[name].append(value)
+
+    @property
+    def is_summary_due(self) -> bool:
+        """Whether a multiple of `summary_freq` has passed."""
+        return self._steps >= self._next_summary
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether a multiple of `checkpoint_interval` has passed."""
+        return self.model.num_timesteps >= self._next_checkpoint and not self._inference
+
+    @property
+    def _steps(self) -> int:
+        return self._begun + self._acted if self._inference else self.model.num_timesteps
+
+    def summarise(self, seconds: float, timers: Timers) -> str:
+        """Write the means since the last summary, stamped with the multiple of `summary_freq` that has passed.
+
+        :return: a line about it
+        """
+        step = self._steps // self.settings.summary_freq * self.settings.summary_freq
+        self._next_summary = step + self.settings.summary_freq
+        rewards = self._seen.get("Environment/Cumulative Reward", [])
+        if not self._inference:
+            if self._board is None:
+                self._board = SummaryWriter(str(self._folder), purge_step=self._begun + 1 if self._begun else None)
+            for name, values in self._seen.items():
+                self._board.add_scalar(name, np.mean(values), step)
+                timers.gauge(f"{self.name}.{name.replace('/', '.').replace(' ', '')}.mean", float(np.mean(values)))
+            if rewards:
+                self._board.add_histogram("Environment/Cumulative Reward_hist", np.array(rewards), step)
+                mean, std = float(np.mean(rewards)), float(np.std(rewards))
+                self.curve.add(Summary(step, round(seconds, 3), mean, std, len(rewards)))
+            self._board.flush()
+        self._seen.clear()
+        told = f"{self.name}: step {step}, {seconds:.1f} s, "
+        if not rewards:
+            return told + "no episode has ended"
+        return told + f"mean reward {np.mean(rewards):.3f}, std {np.std(rewards):.3f}, {len(rewards)} episodes"
+
+    def save(self) -> str | None:
+        """Write a checkpoint and what belongs to it: its path, or None where nothing is new."""
+        step = self.model.num_timesteps
+        self._next_checkpoint = (step // self.settings.checkpoint_interval + 1) * self.settings.checkpoint_interval
+        if step == self._saved_at:
+            return None
+        newest = self.curve.summaries[-1].mean_reward if self.curve.summaries else None
+        path = self._checkpoints.save(self.model, newest)
+        self._saved_at = step
+        self.curve.save()
+        return path.as_posix()
+
+    def close(self) -> None:
+        """Close the TensorBoard file."""
+        if self._board is not None:
+            self._board.close()
+
+
+class Training:
+    """The loop over the players of a pool, after their reset.
+
+    :param settings: of the run
+    :param run: its folder, which is written from here on
+    :param pool: the players
+    :raises UnityGymError: a checkpoint that cannot be used
+    """
+
+    def __init__(self, settings: RunSettings, run: Run, pool: PlayerPool) -> None:
+        self._settings, self._run, self._pool = settings, run, pool
+        self._inference = settings.checkpoint_settings.inference
+        self._timers = Timers()
+        self._learners: dict[str, Learner] = {}
+        self._bars: dict[str, Any] = {}
+        self._interrupted = False
+        set_random_seed(settings.env_settings.seed)
+        self._welcome()
+        if not self._inference:
+            run.begin(settings)
+
+    def run_to_the_end(self) -> bool:
+        """Go on until each behavior has made its steps, or a signal comes, and save.
+
+        :return: False where it was a signal
+        :raises UnityGymError: a player failed, or a file cannot be written
+        """
+        before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while not self._interrupted and (
+                self._inference or any(learner.learns for learner in self._learners.values())
+            ):
+                self._step()
+        except UnityGymError:
+            self._finish()
+            raise
+        else:
+            self._finish()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for closing in (*self._learners.values(), *self._bars.values()):
+                closing.close()
+        return not self._interrupted
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
+        _say("Stopping (once more: at once, and nothing is saved)")
+
+    def _welcome(self) -> None:
+        """A learner for each behavior that has come."""
+        for name, table in self._pool.tables.items():
+            if name in self._learners:
+                continue
+            twin = next((other for other in self._learners if _plain(other) == _plain(name)), None)
+            if twin is not None:
+                raise UnityGymError(
+                    f"{twin} and {name} are teams of one behavior, which self-play would train; it is not supported. "
+                    "Give all agents the same team id"
+                )
+            _refuse_unsupported(self._settings, [name])
+            learner = self._learners[name] = Learner(name, table, self._settings, self._run)
+            if sys.stderr.isatty() and not self._inference:
+                steps = learner.model.num_timesteps
+                self._bars[name] = tqdm(
+                    total=learner.settings.max_steps, initial=steps, desc=learner.name, unit=" steps"
+                )
+
+    def _step(self) -> None:
+        learners = self._learners
+        with self._timers("decide"):
+            decided = {name: learner.table.decided.copy() for name, learner in learners.items()}
+            actions = {name: learner.decide() for name, learner in learners.items()}
+        with self._timers("players"):
+            self._pool.exchange(actions)
+        self._welcome()
+        stats = self._pool.take_stats()
+        for name, learner in learners.items():
+            with self._timers("observe"):
+                learner.observe(decided.get(name, np.zeros(0, bool)))
+                learner.note(stats)
+            if learner.learns and learner.model.is_full:
+                with self._timers("update"):
+                    learner.update()
+            if learner.is_summary_due:
+                _say(learner.summarise(self._seconds, self._timers))
+            if learner.is_checkpoint_due:
+                with self._timers("checkpoint"):
+                    learner.save()
+                    self._write_status()
+        for name, bar in self._bars.items():
+            bar.update(learners[name].model.num_timesteps - bar.n)
+
+    @property
+    def _seconds(self) -> float:
+        return self._run.seconds_before + self._timers.seconds
+
+    def _write_status(self) -> None:
+        self._run.write_status(self._seconds, self._timers.tree())
+        self._run.draw({learner.name: learner.curve.summaries for learner in self._learners.values()})
+
+    def _finish(self) -> None:
+        if self._inference:
+            return
+        for learner in self._learners.values():
+            path = learner.save()
+            if path is not None:
+                _say(f"{learner.name}: saved {path}")
+        self._write_status()
+
+
+def _say(line: str) -> None:
+    """Print a line, above the progress bars where there are some."""
+    with tqdm.external_write_mode(file=sys.stdout):
+        print(line, flush=True)

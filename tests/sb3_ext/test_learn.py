@@ -1,0 +1,262 @@
+"""The command `unity-learn`: runs from beginning to end on embedded scenes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from sb3_ext import PPO
+from sb3_ext.learn import main
+from sb3_ext.settings import loads
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
+
+
+def config(folder: Path, scene: str = "Basic", network: dict[str, Any] | None = None, **keys: Any) -> str:
+    """The scene's configuration with these keys in all behaviors."""
+    tree = yaml.safe_load((CONFIGS / f"{scene}.yaml").read_text(encoding="utf-8"))
+    for behavior in tree["behaviors"].values():
+        behavior.update(keys)
+        behavior["network_settings"].update(network or {})
+    path = folder / f"{scene}.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return str(path)
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The command in a process group of its own, as a terminal starts it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "sb3_ext.learn", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def await_line(process: subprocess.Popen[str], part: str) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if part in line:
+            return line
+    raise AssertionError(process.communicate())
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(int(path.stem.rpartition("-")[2]) for path in folder.glob("*.zip"))
+
+
+def scalars(folder: Path) -> dict[str, list[int]]:
+    """The steps of every scalar that TensorBoard shows."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {name: [event.step for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def test_a_run_of_basic_leaves_what_unity_users_know(tmp_path: Path) -> None:
+    file = config(tmp_path, max_steps=1000, summary_freq=500, checkpoint_interval=300, keep_checkpoints=2)
+    process = start(tmp_path, file, "--run-id", "first", "--seed", "3")
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    lines = output.splitlines()
+    assert lines[0].startswith("Basic: step 500, ")
+    assert "mean reward" in lines[0]
+
+    run = tmp_path / "results" / "first"
+    settings = loads((run / "configuration.yaml").read_text(encoding="utf-8"))
+    assert settings.env_settings.seed == 3
+    assert settings.behavior("Basic").max_steps == 1000
+    assert steps(run / "Basic") == [900, 1000]
+    assert lines[-1] == "Basic: saved results/first/Basic/Basic-1000.zip"
+    assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    status = json.loads((run / "run_logs" / "training_status.json").read_text(encoding="utf-8"))
+    assert [entry["steps"] for entry in status["Basic"]["checkpoints"]] == [900, 1000]
+    timers = json.loads((run / "run_logs" / "timers.json").read_text(encoding="utf-8"))
+    assert timers["children"]["players"]["count"] == 1000
+    assert (run / "run_logs" / "Player-0.log").exists()
+    assert not list(run.rglob("*.partial"))
+    known = scalars(run / "Basic")
+    assert known.keys() >= {
+        "Environment/Cumulative Reward",
+        "Environment/Episode Length",
+        "Losses/Policy Loss",
+        "Losses/Value Loss",
+        "Policy/Entropy",
+        "Policy/Learning Rate",
+        "Policy/Epsilon",
+        "Policy/Beta",
+        "Policy/Extrinsic Reward",
+        "Policy/Extrinsic Value Estimate",
+    }
+    assert known["Environment/Cumulative Reward"] == [500, 1000]
+
+    model = PPO.load(run / "Basic" / "Basic-1000.zip")
+    assert model.num_timesteps == 1000
+    assert model.predict(np.zeros(20, np.float32), deterministic=True)[0] in range(3)
+
+
+def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(tmp_path: Path) -> None:
+    keys = {"summary_freq": 200, "checkpoint_interval": 300}
+    process = start(tmp_path, config(tmp_path, **keys), "--run-id", "killed")
+    folder = tmp_path / "results" / "killed" / "Basic"
+    while not steps(folder):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    saved = steps(folder)[-1]
+    (folder / ".Basic-999999.zip.partial").write_bytes(b"half")
+    before = PPO.load(folder / f"Basic-{saved}.zip")
+
+    file = config(tmp_path, **keys, max_steps=saved + 450)
+    process = start(tmp_path, file, "--run-id", "killed", "--resume")
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert output.startswith(f"Basic: step {(saved // 200 + 1) * 200}, ")
+    after = PPO.load(folder / f"Basic-{saved + 450}.zip")
+    assert after.num_timesteps == saved + 450
+    assert after._n_updates > before._n_updates
+    count = [next(iter(model.policy.optimizer.state.values()))["step"].item() for model in (before, after)]
+    assert count[1] > count[0] > 0
+    rewards = (folder / "rewards.csv").read_text(encoding="utf-8").splitlines()[1:]
+    known = [int(line.split(",")[0]) for line in rewards]
+    assert known == sorted(set(known))
+    assert known[0] == 200
+    assert known[-1] == (saved + 450) // 200 * 200
+
+
+def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:
+    file = config(tmp_path, summary_freq=100)
+    process = start(tmp_path, file, "--run-id", "stopped")
+    await_line(process, "step 100,")
+    players = psutil.Process(process.pid).children(recursive=True)
+    assert players
+    os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors == ""
+    last = output.splitlines()[-1]
+    assert last.startswith("Basic: saved results/stopped/Basic/Basic-")
+    assert (tmp_path / last.split()[-1]).exists()
+    assert not psutil.wait_procs(players, timeout=10)[1]
+
+
+def test_several_behaviors_learn_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = config(
+        tmp_path,
+        "WallJump",
+        network={"hidden_units": 16},
+        hyperparameters={"batch_size": 32, "buffer_size": 256},
+        max_steps=1000,
+        summary_freq=500,
+        time_horizon=16,
+    )
+    assert main([file, "--results-dir", str(tmp_path), "--run-id", "both", "--seed", "1"]) == 0
+    for name in ("SmallWallJump", "BigWallJump"):
+        folder = tmp_path / "both" / name
+        (last,) = steps(folder)
+        assert 1000 <= last < 1024
+        assert PPO.load(folder / f"{name}-{last}.zip")._n_updates > 0
+        assert scalars(folder)["Losses/Value Loss"]
+    assert {line.split(":")[0] for line in capsys.readouterr().out.splitlines()} == {"SmallWallJump", "BigWallJump"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results folder with a short run of Basic, `old`."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert main([config(folder, max_steps=300), "--results-dir", str(folder), "--run-id", "old"]) == 0
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and "run_logs" not in path.parts
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "exists. Type --resume"),
+        (["--resume", "--force"], "type one of them"),
+        (["--resume", "--run-id", "lod"], "is no run that could go on; "),
+        (["--inference"], "type --resume too"),
+        (["--run-id", "new", "--env", "Unity-v0", "--num-envs", "4"], "the Editor is one player"),
+        (["--run-id", "new", "--env", "Unity-Basicc-v0"], "no environment 'Unity-Basicc-v0'"),
+        (["--run-id", "new", "--env", "builds/none.x86_64"], "There is no player"),
+        (["--run-id", "new", "--env", "embedded:3DBall"], "the environment has a behavior '3DBall'"),
+        (["--run-id", "new", "--initialize-from", "nothing"], "has no checkpoint of Basic"),
+        (["--run-id", "new", "--num-envs", "0"], "env_settings.num_envs"),
+        (["--run-id", "new", "--debug"], "not supported: debug"),
+        (["--run-id", "new", "--max-lifetime-restarts", "3"], "not supported: env_settings.max_lifetime_restarts"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_told_in_one_line_and_changes_nothing(
+    finished: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(finished)
+    defaults = [str(finished / "Basic.yaml"), "--results-dir", str(finished), "--run-id", "old"]
+    assert main([*defaults, *arguments]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("unity-learn: ")
+    assert told in errors
+    assert errors.count("\n") == 1
+    assert content(finished) == before
+
+
+def test_a_checkpoint_of_another_network_is_refused(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(finished)
+    wider = config(tmp_path, network={"hidden_units": 33})
+    assert main([wider, "--results-dir", str(finished), "--run-id", "old", "--resume"]) == 1
+    errors = capsys.readouterr().err
+    assert "Basic-300.zip is of another network or behavior" in errors
+    assert errors.count("\n") == 1
+    assert content(finished) == before
+
+
+def test_a_name_that_no_behavior_has_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "typo.yaml"
+    file.write_text("default_settings: {}\nbehaviors: {Bsaic: {}}\nenv_settings: {env_path: embedded:Basic}\n")
+    assert main([str(file), "--results-dir", str(tmp_path)]) == 1
+    assert "['Bsaic'], which the players do not have; they have ['Basic']" in capsys.readouterr().err
+
+
+def test_a_run_begins_with_the_networks_of_another(finished: Path, tmp_path: Path) -> None:
+    file = config(tmp_path, max_steps=50)
+    arguments = ["--results-dir", str(finished), "--run-id", "next", "--initialize-from", "old"]
+    assert main([file, *arguments]) == 0
+    weights = [
+        PPO.load(finished / run / "Basic" / f"Basic-{step}.zip").policy.state_dict()
+        for run, step in (("old", 300), ("next", 50))
+    ]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_force_begins_anew(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    arguments = [config(tmp_path, max_steps=20), "--results-dir", str(tmp_path), "--force", "--run-id"]
+    assert main([*arguments, "mine"]) == 1
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+    assert main([*arguments, "twice"]) == 0
+    arguments[0] = config(tmp_path, max_steps=10)
+    assert main([*arguments, "twice"]) == 0
+    assert steps(tmp_path / "twice" / "Basic") == [10]
