@@ -54,7 +54,7 @@ def export_onnx(policy: UnityPolicy, path: str | os.PathLike[str]) -> None:
             torch.onnx.export(
                 actor,
                 tuple(inputs.values()),
-                part,
+                str(part),
                 dynamo=False,
                 opset_version=OPSET,
                 input_names=list(inputs),

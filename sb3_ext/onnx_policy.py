@@ -32,6 +32,7 @@ from unity_gym.specs import (
 _VERSIONS = (2, 3)
 _MASKS, _MEMORY_IN, _MEMORY_OUT = "action_masks", "recurrent_in", "recurrent_out"
 _CONSTANTS = ("version_number", "memory_size", "continuous_action_output_shape", "discrete_action_output_shape")
+_REMEDY = "Give OnnxPolicy the environment that the file was made for, or its spec and form of observations"
 _ERRORS_ONLY = 3  # Unity's files declare one row for some outputs that have one an agent; a warning each time
 
 
@@ -40,7 +41,7 @@ class OnnxPolicy:
 
     It has the `predict` of an SB3 model, so that `evaluate_policy(OnnxPolicy(path, env), env)` works. Observations
     and actions have the form that the environment gives them. Without `env` and `spec` the observations are the
-    inputs of the file: one array, or a dict of them by name.
+    inputs of the file: one array, or a dict of them by name. `version`, `memory_size` and `spec` say what it is.
 
     :param path: of the file
     :param env: a `UnityVecEnv`, or any environment with one sensor for each key of its observation space
@@ -67,7 +68,7 @@ class OnnxPolicy:
         self._rng = np.random.default_rng(seed)
         self._model = self._read()
         self._session = self._begin(self._model)
-        self._twin: Any = None
+        self._noiseless: Any = None
         self._inputs = {entry.name: tuple(entry.shape[1:]) for entry in self._session.get_inputs()}
         self._outputs = {entry.name for entry in self._session.get_outputs()}
         self._constants = self._read_constants()
@@ -79,6 +80,7 @@ class OnnxPolicy:
         self.spec = self._columns.spec
         self._feeds = _feeds(self.spec.observation_specs, self.version)
         self._check_sensors()
+        self._check_memory()
         self._check_actions()
 
     def _error(self, words: str) -> UnityGymError:
@@ -105,9 +107,7 @@ class OnnxPolicy:
             raise UnityGymError("OnnxPolicy needs onnxruntime: pip install 'unity-gym[onnx]'") from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
-        options.intra_op_num_threads = (
-            1  # such small networks run fastest on one, beside the players on the other cores
-        )
+        options.intra_op_num_threads = 1  # networks this small run fastest on one, and the players need the others
         if self._seed is not None:
             onnxruntime.set_seed(self._seed)
         try:
@@ -184,7 +184,15 @@ class OnnxPolicy:
                 f"  {name}: the file takes {mine.get(name, 'nothing')}, the environment gives "
                 f"{theirs.get(name, 'nothing')} {f'({names})' if names else ''}{'' if fits else ' ← differs'}"
             )
-        raise self._error("observes other sensors than the environment has:\n" + "\n".join(lines))
+        raise self._error("observes other sensors than the environment has:\n" + "\n".join([*lines, _REMEDY]))
+
+    def _check_memory(self) -> None:
+        declared, has_output = self._inputs.get(_MEMORY_IN), _MEMORY_OUT in self._outputs
+        if (declared, has_output) != ((1, self.memory_size) if self.memory_size else None, bool(self.memory_size)):
+            raise self._error(
+                f"is at odds with itself: memory_size {self.memory_size}, {_MEMORY_IN} {declared}, "
+                f"{_MEMORY_OUT} {'there' if has_output else 'missing'}. Export it again"
+            )
 
     def _check_actions(self) -> None:
         action = self.spec.action_spec
@@ -196,7 +204,8 @@ class OnnxPolicy:
             raise self._error(
                 f"acts in another way than the environment: it gives {form.format(*mine)}, the environment takes "
                 f"{form.format(*theirs)}"
-                + (" (in version 2, the sum of the branches)" if self.version == 2 and branches else "")
+                + (" (in version 2, the sum of the branches). " if self.version == 2 and branches else ". ")
+                + _REMEDY
             )
         low, high = self._columns.low, self._columns.high
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -259,9 +268,9 @@ class OnnxPolicy:
         if deterministic:
             wanted = [f"deterministic_{name}" for name in actions]
             if not self._outputs.issuperset(wanted):
-                if self._twin is None:
-                    self._twin = self._begin(_without_noise(self._model))
-                wanted, session = actions, self._twin
+                if self._noiseless is None:
+                    self._noiseless = self._begin(_without_noise(self._model))
+                wanted, session = actions, self._noiseless
         memory = [_MEMORY_OUT] if self.memory_size else []
         return dict(zip(actions + memory, session.run(wanted + memory, inputs), strict=True))
 
@@ -271,7 +280,7 @@ class OnnxPolicy:
             low, high = self._columns.low, self._columns.high
             continuous = (high + low) / 2 + continuous * ((high - low) / 2)
         if discrete is not None and self.version == 2:
-            # Log-probabilities of all branches; to add Gumbel noise and take the largest is to sample.
+            # Log-probabilities of all branches. The largest after adding Gumbel noise is a sample (Gumbel 1954).
             scores = np.where(masks, discrete, -np.inf)
             if not deterministic:
                 scores += self._rng.gumbel(size=scores.shape)

@@ -34,6 +34,7 @@ class Memory(nn.Module):
         :param memory: (sequences, size), before the first row of each
         :return: (sequences · length, size / 2), and the memory (sequences, size) after the last row of each
         """
-        h, c = (memory[None, :, part] for part in (slice(self.lstm.hidden_size), slice(self.lstm.hidden_size, None)))
+        hidden = self.lstm.hidden_size
+        h, c = memory[None, :, :hidden], memory[None, :, hidden:]
         out, (h, c) = self.lstm(x.reshape(-1, length, x.shape[-1]), (h.contiguous(), c.contiguous()))
         return out.reshape(-1, out.shape[-1]), torch.cat([h, c], -1).squeeze(0)

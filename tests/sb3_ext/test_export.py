@@ -401,6 +401,31 @@ def test_files_of_version_2_decide(name: str, sizes: tuple[int, ...], action: Ac
         start += size
 
 
+def test_cameras_of_version_2_have_inputs_of_their_own_and_vectors_share_one(tmp_path: Path) -> None:
+    one = make_policy([CAMERA, sensor(5)], CONTINUOUS, {})
+    path = tmp_path / "model.onnx"
+    export_onnx(one, path)
+    model = onnx.load(path)
+    names = {"obs_0": "visual_observation_0", "obs_1": "vector_observation"}
+    for value in model.graph.input:
+        value.name = names[value.name]
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    version = next(constant for constant in model.graph.initializer if constant.name == "version_number")
+    version.CopyFrom(onnx.numpy_helper.from_array(np.array([2], np.float32), "version_number"))
+    onnx.save(model, path)
+    camera, vector = observations_of(one, 4, 0)
+    expected, _ = one.predict({CAMERA.name: camera, "vector": vector}, deterministic=True)
+    split = BehaviorSpec([sensor(2), CAMERA, sensor(3)], CONTINUOUS)
+    for form, parts in (
+        ("split", {"vector": vector}),
+        ("sensors", {"sensor of (2,)": vector[:, :2], "sensor of (3,)": vector[:, 2:]}),
+    ):
+        policy = OnnxPolicy(path, spec=split, observations=form)
+        actions, _ = policy.predict({CAMERA.name: camera, **parts}, deterministic=True)
+        np.testing.assert_allclose(actions, expected, atol=1e-5, rtol=0)
+
+
 @needs_unity_models
 def test_another_environment_is_refused_sensor_by_sensor() -> None:
     path = UNITY_MODELS / "PushBlockCollab.onnx"
@@ -413,6 +438,7 @@ def test_another_environment_is_refused_sensor_by_sensor() -> None:
     assert "differs" not in words[1]
     assert "obs_1: the file takes (10,), the environment gives (9,) ('sensor of (9,)') ← differs" in words[2]
     assert "obs_2: the file takes nothing, the environment gives (4,)" in words[3]
+    assert "Give OnnxPolicy the environment" in words[4]
     with pytest.raises(UnityGymError, match=r"discrete branches of \[7\], .* 2 continuous .* \[3, 2\]"):
         OnnxPolicy(path, spec=BehaviorSpec([sensor(6, 20, 20), sensor(10)], HYBRID))
     with pytest.raises(UnityGymError, match=r"takes \(336,\), the environment gives \(100,\)"):
@@ -445,6 +471,12 @@ def test_broken_and_foreign_files_are_refused_by_name(tmp_path: Path) -> None:
     version.CopyFrom(onnx.numpy_helper.from_array(np.array([4], np.float32), "version_number"))
     onnx.save(model, path)
     with pytest.raises(UnityGymError, match="is of version 4; known are"):
+        OnnxPolicy(path)
+    model = onnx.load_from_string(whole)
+    size = next(constant for constant in model.graph.initializer if constant.name == "memory_size")
+    size.CopyFrom(onnx.numpy_helper.from_array(np.array([8], np.float32), "memory_size"))
+    onnx.save(model, path)
+    with pytest.raises(UnityGymError, match="memory_size 8, recurrent_in None, recurrent_out missing"):
         OnnxPolicy(path)
     path.write_bytes(whole)
     with pytest.raises(UnityGymError, match="env or spec, not both"):
