@@ -132,7 +132,7 @@ def test_wrong_calls_are_refused() -> None:
 
 
 def test_a_scene_of_many_agents_is_refused_with_the_remedy() -> None:
-    with pytest.raises(UnityGymError, match="12.*UnityVecEnv"):
+    with pytest.raises(UnityGymError, match=r"12.*UnityVecEnv"):
         gym.make("Unity-3DBall-v0", num_areas=None)
 
 
