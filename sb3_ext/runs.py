@@ -2,7 +2,9 @@
 
     results/<run-id>/configuration.yaml                the settings, with every value spelled out
     results/<run-id>/learning_curve.png                mean reward over steps
+    results/<run-id>/<behavior>.onnx                   the newest network, for Unity
     results/<run-id>/<behavior>/<behavior>-<step>.zip  checkpoints: `sb3_ext.PPO.load` reads them
+    results/<run-id>/<behavior>/<behavior>-<step>.onnx their networks, for Unity
     results/<run-id>/<behavior>/rewards.csv            what the learning curve shows
     results/<run-id>/<behavior>/events.…               for TensorBoard
     results/<run-id>/run_logs/                         players' logs, training_status.json, timers.json
@@ -20,7 +22,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,15 +56,25 @@ def write(path: Path, content: bytes | str) -> None:
     :raises UnityGymError: it cannot be written
     """
     partial = path.with_name(f".{path.name}.partial")
+    with _saving(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink()
+            raise
+
+
+@contextmanager
+def _saving(path: Path) -> Iterator[None]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        yield
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UnityGymError(
             f"{path} cannot be written: {error.strerror}. Make room there, then go on with --resume"
         ) from error
@@ -128,8 +140,7 @@ class Run:
 
     def checkpoints(self, behavior: str, keep: int = 0) -> Checkpoints:
         """Those of a behavior."""
-        told = self._status.setdefault(behavior, {}).setdefault("checkpoints", [])
-        return Checkpoints(self.folder / behavior, keep, told)
+        return Checkpoints(self.folder / behavior, keep, self._status.setdefault(behavior, {}))
 
     def initial(self, run_id: str, behavior: str) -> Path:
         """The newest checkpoint of a behavior in another run.
@@ -191,9 +202,9 @@ class Checkpoints:
     :param told: what `training_status.json` tells of them, which this keeps up to date
     """
 
-    def __init__(self, folder: Path, keep: int = 0, told: list[dict[str, Any]] | None = None) -> None:
+    def __init__(self, folder: Path, keep: int = 0, told: dict[str, Any] | None = None) -> None:
         self.folder, self._keep = folder, keep
-        self._told = [] if told is None else told
+        self._told = {} if told is None else told
 
     def by_step(self) -> dict[int, Path]:
         """All of them, the oldest first."""
@@ -219,22 +230,35 @@ class Checkpoints:
         model.random_states = _random_states()  # type: ignore[attr-defined]
         content = io.BytesIO()
         model.save(content)
+        # The network first: where there is a checkpoint, there is its network too.
+        with _saving(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            model.export_onnx(path.with_suffix(".onnx"))
         write(path, content.getvalue())
-        self._told[:] = [entry for entry in self._told if entry["steps"] != step]
-        self._told.append(
-            {
-                "steps": step,
-                "file_path": path.as_posix(),
-                "reward": reward,
-                "creation_time": time.time(),
-                "auxillary_file_paths": [],
-            }
-        )
+        entry = {
+            "steps": step,
+            "file_path": path.with_suffix(".onnx").as_posix(),
+            "reward": reward,
+            "creation_time": time.time(),
+            "auxillary_file_paths": [path.as_posix()],
+        }
         kept = self.by_step()
         if self._keep > 0:
             for old in list(kept)[: -self._keep]:
+                kept[old].with_suffix(".onnx").unlink(missing_ok=True)
                 kept.pop(old).unlink()
-        self._told[:] = [entry for entry in self._told if entry["steps"] in kept]
+        known = [other for other in self._told.get("checkpoints", []) if other["steps"] in kept]
+        self._told["checkpoints"] = [other for other in known if other["steps"] != step] + [entry]
+        return path
+
+    def publish(self) -> Path:
+        """Write the newest network as the run's result, beside the folder of the behavior."""
+        newest = self.newest()
+        assert newest is not None
+        path = self.folder.with_name(f"{self.folder.name}.onnx")
+        write(path, newest.with_suffix(".onnx").read_bytes())
+        last = self._told.get("checkpoints", [])[-1:]
+        self._told["final_checkpoint"] = {**(last[0] if last else {}), "file_path": path.as_posix()}
         return path
 
 

@@ -19,7 +19,16 @@ from sb3_ext.agents import SpaceColumns
 from sb3_ext.ppo import PPO
 from sb3_ext.reward_signals import Extrinsic
 from sb3_ext.runs import Curve, Run, Summary, Timers, restore
-from sb3_ext.settings import BehaviorSettings, Constant, PPOSettings, RunSettings, unsupported
+from sb3_ext.settings import (
+    BehaviorSettings,
+    Constant,
+    Gaussian,
+    MultiRange,
+    PPOSettings,
+    RunSettings,
+    Uniform,
+    unsupported,
+)
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerOptions, PlayerPool
 from unity_gym.registration import registered_options
@@ -63,6 +72,7 @@ def train(settings: RunSettings) -> bool:
         _say(f"Waiting {options.timeout:g} s for the Unity Editor on port {port}: press its Play button")
     pool = PlayerPool(options, environment.num_envs)
     try:
+        _send_samplers(settings, pool)
         pool.reset()
         _await_behaviors(settings, pool)
         return Training(settings, run, pool).run_to_the_end()
@@ -98,6 +108,24 @@ def player_options(settings: RunSettings, run: Run) -> PlayerOptions:
         log_folder=run.logs,
         num_areas=environment.num_areas if "num_areas" in given else None,
     )
+
+
+def _send_samplers(settings: RunSettings, pool: PlayerPool) -> None:
+    """Tell the players from what to draw parameters; where the settings give no seed, each has one of its own."""
+    for offset, (key, parameter) in enumerate(settings.environment_parameters.items()):
+        for worker, channel in enumerate(pool.environment_parameters):
+            if isinstance(parameter, (Uniform, Gaussian, MultiRange)):
+                given = parameter.sampler_parameters.seed
+                seed = ((settings.env_settings.seed + offset if given < 0 else given) + worker) & 0x7FFFFFFF
+            if isinstance(parameter, Uniform):
+                low, high = parameter.sampler_parameters.min_value, parameter.sampler_parameters.max_value
+                channel.set_uniform_sampler_parameters(key, low, high, seed)
+            elif isinstance(parameter, Gaussian):
+                mean, st_dev = parameter.sampler_parameters.mean, parameter.sampler_parameters.st_dev
+                channel.set_gaussian_sampler_parameters(key, mean, st_dev, seed)
+            elif isinstance(parameter, MultiRange):
+                intervals = [(low, high) for low, high in parameter.sampler_parameters.intervals]
+                channel.set_multirangeuniform_sampler_parameters(key, intervals, seed)
 
 
 def _refuse_unsupported(settings: RunSettings, behaviors: list[str] | None = None) -> None:
@@ -303,17 +331,20 @@ class Learner:
             return told + "no episode has ended"
         return told + f"mean reward {np.mean(rewards):.3f}, std {np.std(rewards):.3f}, {len(rewards)} episodes"
 
-    def save(self) -> str | None:
-        """Write a checkpoint and what belongs to it: its path, or None where nothing is new."""
+    def save(self) -> None:
+        """Write a checkpoint and what belongs to it, unless the newest is of this step."""
         step = self.model.num_timesteps
         self._next_checkpoint = (step // self.settings.checkpoint_interval + 1) * self.settings.checkpoint_interval
-        if step == self._saved_at:
-            return None
-        newest = self.curve.summaries[-1].mean_reward if self.curve.summaries else None
-        path = self._checkpoints.save(self.model, newest)
-        self._saved_at = step
-        self.curve.save()
-        return path.as_posix()
+        if step != self._saved_at:
+            newest = self.curve.summaries[-1].mean_reward if self.curve.summaries else None
+            self._checkpoints.save(self.model, newest)
+            self._saved_at = step
+            self.curve.save()
+
+    def finish(self) -> str:
+        """Write the last checkpoint and the final ONNX: a line about them."""
+        self.save()
+        return f"{self.name}: saved {self._checkpoints.newest()} and {self._checkpoints.publish()}"
 
     def close(self) -> None:
         """Close the TensorBoard file."""
@@ -428,9 +459,7 @@ class Training:
         if self._inference:
             return
         for learner in self._learners.values():
-            path = learner.save()
-            if path is not None:
-                _say(f"{learner.name}: saved {path}")
+            _say(learner.finish())
         self._write_status()
 
 

@@ -213,6 +213,11 @@ class PlayerPool:
             for key, value in parameters.items():
                 channel.set_float_parameter(key, value)
 
+    @property
+    def environment_parameters(self) -> list[EnvironmentParametersChannel]:
+        """The channel of each player, for samplers, which `set_environment_parameters` does not set."""
+        return [self._parameters[worker] for worker in sorted(self._parameters)]
+
     def resume(self) -> None:
         """After ends that left no agent with an episode: go on until each player has one that asks for a decision."""
         for table in self.tables.values():

@@ -20,7 +20,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from sb3_ext import PPO
 from sb3_ext.learn import main
+from sb3_ext.runs import write
 from sb3_ext.settings import loads
+from unity_gym.errors import UnityGymError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
 
@@ -81,10 +83,13 @@ def test_a_run_of_basic_leaves_what_unity_users_know(tmp_path: Path) -> None:
     assert settings.env_settings.seed == 3
     assert settings.behavior("Basic").max_steps == 1000
     assert steps(run / "Basic") == [900, 1000]
-    assert lines[-1] == "Basic: saved results/first/Basic/Basic-1000.zip"
+    assert lines[-1] == "Basic: saved results/first/Basic/Basic-1000.zip and results/first/Basic.onnx"
+    assert (run / "Basic.onnx").read_bytes() == (run / "Basic" / "Basic-1000.onnx").read_bytes()
+    assert len(list((run / "Basic").glob("*.onnx"))) == 2
     assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     status = json.loads((run / "run_logs" / "training_status.json").read_text(encoding="utf-8"))
     assert [entry["steps"] for entry in status["Basic"]["checkpoints"]] == [900, 1000]
+    assert status["Basic"]["final_checkpoint"]["file_path"] == "results/first/Basic.onnx"
     timers = json.loads((run / "run_logs" / "timers.json").read_text(encoding="utf-8"))
     assert timers["children"]["players"]["count"] == 1000
     assert (run / "run_logs" / "Player-0.log").exists()
@@ -151,7 +156,7 @@ def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:
     assert errors == ""
     last = output.splitlines()[-1]
     assert last.startswith("Basic: saved results/stopped/Basic/Basic-")
-    assert (tmp_path / last.split()[-1]).exists()
+    assert all((tmp_path / last.split()[word]).exists() for word in (2, 4))
     assert not psutil.wait_procs(players, timeout=10)[1]
 
 
@@ -260,3 +265,51 @@ def test_force_begins_anew(tmp_path: Path) -> None:
     arguments[0] = config(tmp_path, max_steps=10)
     assert main([*arguments, "twice"]) == 0
     assert steps(tmp_path / "twice" / "Basic") == [10]
+
+
+def test_what_was_learned_is_shown_without_learning(finished: Path, tmp_path: Path) -> None:
+    before = content(finished)
+    process = start(
+        finished,
+        *(config(tmp_path, max_steps=300, summary_freq=100), "--results-dir", str(finished), "--run-id", "old"),
+        *("--resume", "--inference", "--deterministic"),
+    )
+    await_line(process, "Basic: step 600, ")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == ""
+    assert content(finished) == before
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    write(tmp_path / "file", b"old")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(
+            UnityGymError, match=r"file cannot be written: .*\. Make room there, then go on with --resume"
+        ):
+            write(tmp_path / "file", bytes(10_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_players_draw_parameters_from_samplers(tmp_path: Path) -> None:
+    def rewards(name: str, scale: Any) -> list[str]:
+        file = config(tmp_path, "3DBall", max_steps=1200, summary_freq=1200)
+        tree = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        tree["environment_parameters"] = {"scale": scale}
+        Path(file).write_text(yaml.safe_dump(tree), encoding="utf-8")
+        assert main([file, "--results-dir", str(tmp_path), "--run-id", name, "--seed", "5"]) == 0
+        text = (tmp_path / name / "3DBall" / "rewards.csv").read_text(encoding="utf-8")
+        return text.splitlines()[1].split(",")[2:]
+
+    def uniform(low: float, high: float) -> dict[str, Any]:
+        return {"sampler_type": "uniform", "sampler_parameters": {"min_value": low, "max_value": high}}
+
+    constant = rewards("constant", 2.0)
+    assert rewards("point", uniform(2.0, 2.0)) == constant
+    assert rewards("range", uniform(2.0, 4.0)) != constant
