@@ -489,6 +489,15 @@ def test_images_are_given_in_the_wanted_dtype_and_layout() -> None:
         np.testing.assert_allclose(scrambled, picture.reshape(4, 5, 3).transpose(2, 0, 1), atol=1e-3)
 
 
+@pytest.fixture
+def _ctrl_c_interrupts() -> Iterator[None]:
+    """Also where the tests run in the background, whose processes are deaf to Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_interrupts")
 def test_ctrl_c_in_a_step_leaves_an_environment_that_reset_revives() -> None:
     scene, go_on = Scene(), threading.Event()
 
