@@ -219,7 +219,7 @@ class Checkpoints:
         """The one with most steps, or None."""
         return next(reversed(self.by_step().values()), None)
 
-    def save(self, model: PPO, reward: float | None) -> Path:
+    def save(self, model: PPO, reward: float | None) -> None:
         """Write one, and delete the oldest that are too many.
 
         :param reward: newest mean of an episode
@@ -249,7 +249,6 @@ class Checkpoints:
                 kept.pop(old).unlink()
         known = [other for other in self._told.get("checkpoints", []) if other["steps"] in kept]
         self._told["checkpoints"] = [other for other in known if other["steps"] != step] + [entry]
-        return path
 
     def publish(self) -> Path:
         """Write the newest network as the run's result, beside the folder of the behavior."""
@@ -287,7 +286,8 @@ def restore(model: PPO, path: Path, resume: bool) -> None:
     if resume:
         assert data is not None
         model.num_timesteps, model._n_updates = data["num_timesteps"], data["_n_updates"]
-        _set_random_states(data["random_states"])
+        if "random_states" in data:  # not so where a script saved the model
+            _set_random_states(data["random_states"])
 
 
 class Curve:

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from collections import defaultdict
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -213,6 +214,8 @@ class Learner:
 
     def __init__(self, behavior: str, table: AgentTable, settings: RunSettings, run: Run) -> None:
         self.name, self.table = _plain(behavior), table
+        if not set(Path(self.name).parts).isdisjoint({"..", "/", run.logs.name}):
+            raise UnityGymError(f"no folder can have the name of the behavior {self.name!r}: rename it in Unity")
         chosen: BehaviorSettings = settings.behavior(behavior)
         assert isinstance(chosen, PPOSettings)
         self.settings = chosen
@@ -225,6 +228,8 @@ class Learner:
             restore(self.model, newest, resume=True)
         elif asked.inference:
             raise UnityGymError(f"{run.folder} has no checkpoint of {self.name}: train it without --inference first")
+        elif asked.resume:
+            _say(f"{self.name}: the run has no checkpoint of it, so that it begins anew")
         elif chosen.init_path is not None:
             restore(self.model, run.initial_file(chosen.init_path, self.name), resume=False)
         elif asked.initialize_from is not None:
@@ -316,7 +321,7 @@ class Learner:
         rewards = self._seen.get("Environment/Cumulative Reward", [])
         if not self._inference:
             if self._board is None:
-                self._board = SummaryWriter(str(self._folder), purge_step=self._begun + 1 if self._begun else None)
+                self._board = SummaryWriter(str(self._folder), purge_step=self._begun + 1)
             for name, values in self._seen.items():
                 self._board.add_scalar(name, np.mean(values), step)
                 timers.gauge(f"{self.name}.{name.replace('/', '.').replace(' ', '')}.mean", float(np.mean(values)))

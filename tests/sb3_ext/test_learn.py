@@ -160,6 +160,24 @@ def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:
     assert not psutil.wait_procs(players, timeout=10)[1]
 
 
+def test_what_was_learned_until_a_player_fails_is_saved(tmp_path: Path) -> None:
+    process = start(tmp_path, config(tmp_path, summary_freq=100), "--run-id", "failed", "--num-envs", "2")
+    await_line(process, "step 100,")
+    players = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "unity_gym.scenes" in child.cmdline() and "Player-1.log" in " ".join(child.cmdline())
+    ]
+    for player in players:
+        player.kill()
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert output.splitlines()[-1].startswith("Basic: saved results/failed/Basic/Basic-")
+    assert errors.startswith("unity-learn: Player 'embedded:Basic'")
+    assert "was killed by SIGKILL" in errors
+    assert steps(tmp_path / "results" / "failed" / "Basic")[-1] >= 100
+
+
 def test_several_behaviors_learn_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = config(
         tmp_path,
