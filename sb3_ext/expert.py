@@ -1,0 +1,71 @@
+"""What an expert recorded, as something to learn from: the door from `.demo` files to tensors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sb3_ext.experience import Batch, Rollout
+from unity_gym.demonstrations import Demonstration, check_fits, load
+from unity_gym.errors import DemonstrationError
+from unity_gym.specs import BehaviorSpec
+
+Recording = str | os.PathLike[str] | Demonstration
+"""A `.demo` file, a folder of them, or what `unity_gym.demonstrations.load` read."""
+
+
+class Expert(Rollout):
+    """A recording as a rollout: each episode is a trajectory; `shuffled`, `sequences` and `in_order` go over them.
+
+    The actions are those that the environment got: continuous ones in −1…1, then the chosen index of each branch. There
+    are no log-probabilities (n, 0); memory is zero everywhere.
+
+    :param recording: where it is
+    :param spec: of the behavior that learns
+    :param memory_size: numbers of network memory with each decision
+    :param device: of the tensors
+    :raises DemonstrationError: there is no such recording, or it does not fit the behavior; the message shows both,
+        sensor by sensor
+    """
+
+    def __init__(
+        self, recording: Recording, spec: BehaviorSpec, memory_size: int = 0, device: torch.device | str = "cpu"
+    ) -> None:
+        require_recording(recording)
+        shown = recording if isinstance(recording, Demonstration) else load(Path(recording))
+        check_fits(shown, spec)
+        n, (first, after) = len(shown), shown.episodes.T
+        columns = {
+            "action": np.concatenate([shown.actions.continuous, shown.actions.discrete.astype(np.float32)], 1),
+            "log_prob": np.zeros((n, 0), np.float32),
+            "mask": shown.action_masks,
+            "memory": np.zeros((n, memory_size), np.float32),
+            "reward": shown.rewards,
+            "group_reward": shown.group_rewards,
+        } | {f"observation_{index}": column for index, column in enumerate(shown.observations)}
+        super().__init__(
+            {name: torch.tensor(column, device=device) for name, column in columns.items()},
+            lengths=after - first,
+            end_observations=[torch.tensor(column[after - 1], device=device) for column in shown.next_observations],
+            end_memory=torch.zeros((len(first), memory_size), device=device),
+            terminated=shown.terminated[after - 1],
+        )
+
+    def sample(self, size: int) -> Batch:
+        """`size` decisions, drawn with replacement (torch's global generator)."""
+        return Batch(self, torch.randint(len(self), (size, 1), device=self.rewards.device), None)
+
+
+def require_recording(recording: Recording) -> None:
+    """Require that there is a recording, without reading it.
+
+    :raises DemonstrationError: there is no such file or folder
+    """
+    if not isinstance(recording, Demonstration) and not Path(recording).exists():
+        raise DemonstrationError(
+            f"there is no recording {os.fspath(recording)}, taken from {Path.cwd()}: name a .demo file or a folder of "
+            "them, or record one"
+        )
