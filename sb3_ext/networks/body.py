@@ -61,11 +61,16 @@ class NetworkBody(nn.Module):
     :param spec: what the agents observe and do
     :param settings: size and kind
     :param normalization: statistics to share with another body of the same behavior
+    :param extra_size: numbers beside the sensors, such as an action, that are joined to the encodings
     :raises UnityGymError: a sensor that no encoder takes
     """
 
     def __init__(
-        self, spec: BehaviorSpec, settings: NetworkSettings, normalization: RunningNormalization | None = None
+        self,
+        spec: BehaviorSpec,
+        settings: NetworkSettings,
+        normalization: RunningNormalization | None = None,
+        extra_size: int = 0,
     ) -> None:
         super().__init__()
         self.settings = settings
@@ -98,6 +103,7 @@ class NetworkBody(nn.Module):
         if self._entities:
             self.attention = EntityAttention(size, [sensors[index].shape[1] for index in self._entities])
             size += WIDTH
+        size += extra_size
         conditioned = bool(goals) and settings.goal_conditioning_type == "hyper"
         self.layers = swish_layers(size, width, settings.num_layers - conditioned)
         self.goal_layer = None
@@ -121,15 +127,22 @@ class NetworkBody(nn.Module):
         return columns
 
     def forward(
-        self, observations: Sequence[torch.Tensor], memory: torch.Tensor | None = None, length: int = 1
+        self,
+        observations: Sequence[torch.Tensor],
+        memory: torch.Tensor | None = None,
+        length: int = 1,
+        extra: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Features of n rows, which are sequences of `length` rows where there is memory.
 
         :param observations: one (n, *shape) a sensor; images as uint8 0…255 or float 0…1
         :param memory: (n / length, memory_size), before the first row of each sequence; None without memory
+        :param extra: (n, extra size); None without
         :return: (n, features), and the memory after the last row of each sequence
         """
         x = self._encode(observations)
+        if extra is not None:
+            x = torch.cat([x, extra], 1)
         goal = x[:, self._goal_columns] if self.goal_layer is not None else None
         x = self.layers(x)
         if self.goal_layer is not None:

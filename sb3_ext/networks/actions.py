@@ -1,0 +1,19 @@
+"""Actions as the input of a network."""
+
+from __future__ import annotations
+
+import torch
+
+from unity_gym.specs import ActionSpec
+
+
+def action_features(actions: torch.Tensor, spec: ActionSpec) -> torch.Tensor:
+    """Action columns → float (m, continuous size + sum of branches): the numbers, then each choice as a one-hot vector.
+
+    :param actions: (m, columns), first the continuous numbers, then the chosen index of each branch
+    """
+    continuous, chosen = actions.tensor_split([spec.continuous_size], dim=1)
+    sizes = torch.tensor(spec.discrete_branches, dtype=torch.int64, device=actions.device)
+    one_hot = actions.new_zeros((len(actions), sum(spec.discrete_branches)))
+    one_hot.scatter_(1, chosen.to(torch.int64) + sizes.cumsum(0) - sizes, 1)
+    return torch.cat([continuous, one_hot], 1)
