@@ -52,25 +52,21 @@ class NetworkSettings:
             raise UnknownNameError(f"goal_conditioning_type is 'hyper' or 'none', not {self.goal_conditioning_type!r}")
 
 
-class NetworkBody(nn.Module):
-    """Sensor columns → features: encoders, attention over entities, dense layers, goal conditioning, memory.
+class Encoding(nn.Module):
+    """Sensor columns → the numbers that dense layers read: encoders, normalisation, attention over entities.
 
     Vector sensors are concatenated (and normalised), each image has an encoder of its own, sensors with a varying
-    number of entities are attended to. `features` is the width of the result.
+    number of entities are attended to. `size` is the width of the result, and `goals` says which of its numbers tell
+    the goal, where that writes weights.
 
-    :param spec: what the agents observe and do
+    :param spec: what the agents observe
     :param settings: size and kind
-    :param normalization: statistics to share with another body of the same behavior
-    :param extra_size: numbers beside the sensors, such as an action, that are joined to the encodings
+    :param normalization: statistics to share with another network of the same behavior
     :raises UnityGymError: a sensor that no encoder takes
     """
 
     def __init__(
-        self,
-        spec: BehaviorSpec,
-        settings: NetworkSettings,
-        normalization: RunningNormalization | None = None,
-        extra_size: int = 0,
+        self, spec: BehaviorSpec, settings: NetworkSettings, normalization: RunningNormalization | None = None
     ) -> None:
         super().__init__()
         self.settings = settings
@@ -87,7 +83,7 @@ class NetworkBody(nn.Module):
             visual_encoder(settings.vis_encode_type, sensors[index].shape, width)  # type: ignore[arg-type]
             for index in self._images
         )
-        size = vector_size + width * len(self._images)
+        self.size = vector_size + width * len(self._images)
         for index in self._entities:
             if not sensors[index].dimension_property[0] & DimensionProperty.VARIABLE_SIZE:
                 raise UnityGymError(
@@ -101,18 +97,9 @@ class NetworkBody(nn.Module):
             raise UnityGymError("a goal cannot be a list of entities of variable length: use a vector or an image")
         self.attention = None
         if self._entities:
-            self.attention = EntityAttention(size, [sensors[index].shape[1] for index in self._entities])
-            size += WIDTH
-        size += extra_size
-        conditioned = bool(goals) and settings.goal_conditioning_type == "hyper"
-        self.layers = swish_layers(size, width, settings.num_layers - conditioned)
-        self.goal_layer = None
-        if conditioned:
-            self._goal_columns = self._find_goals(spec, goals)
-            inputs = width if settings.num_layers > 1 else size
-            self.goal_layer = GoalConditionedLayer(inputs, width, len(self._goal_columns))
-        self.memory = Memory(width, settings.memory_size) if settings.memory_size else None
-        self.features = settings.memory_size // 2 or width
+            self.attention = EntityAttention(self.size, [sensors[index].shape[1] for index in self._entities])
+            self.size += WIDTH
+        self.goals = self._find_goals(spec, goals) if settings.goal_conditioning_type == "hyper" else []
 
     def _find_goals(self, spec: BehaviorSpec, goals: Sequence[int]) -> list[int]:
         """Which of the encoded numbers tell the goal."""
@@ -126,33 +113,8 @@ class NetworkBody(nn.Module):
             start += size
         return columns
 
-    def forward(
-        self,
-        observations: Sequence[torch.Tensor],
-        memory: torch.Tensor | None = None,
-        length: int = 1,
-        extra: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Features of n rows, which are sequences of `length` rows where there is memory.
-
-        :param observations: one (n, *shape) a sensor; images as uint8 0…255 or float 0…1
-        :param memory: (n / length, memory_size), before the first row of each sequence; None without memory
-        :param extra: (n, extra size); None without
-        :return: (n, features), and the memory after the last row of each sequence
-        """
-        x = self._encode(observations)
-        if extra is not None:
-            x = torch.cat([x, extra], 1)
-        goal = x[:, self._goal_columns] if self.goal_layer is not None else None
-        x = self.layers(x)
-        if self.goal_layer is not None:
-            x = self.goal_layer(x, goal)
-        if self.memory is None or memory is None:
-            return x, None
-        x, memory = self.memory(x, memory.to(x.dtype), length)
-        return x, memory
-
-    def _encode(self, observations: Sequence[torch.Tensor]) -> torch.Tensor:
+    def encode(self, observations: Sequence[torch.Tensor]) -> torch.Tensor:
+        """One (n, *shape) a sensor, images as uint8 0…255 or float 0…1 → (n, size)."""
         parts: list[torch.Tensor] = []
         if self._vectors:
             vector = self._vector(observations)
@@ -176,3 +138,59 @@ class NetworkBody(nn.Module):
         """Add (n, *shape) a sensor to the running statistics, where there are any."""
         if self.normalization is not None:
             self.normalization.update(self._vector(observations))
+
+
+class NetworkBody(Encoding):
+    """Sensor columns → features: the encoding, then dense layers, goal conditioning and memory.
+
+    `features` is the width of the result.
+
+    :param spec: what the agents observe and do
+    :param settings: size and kind
+    :param normalization: statistics to share with another body of the same behavior
+    :param extra_size: numbers beside the sensors, such as an action, that are joined to the encodings
+    :raises UnityGymError: a sensor that no encoder takes
+    """
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        settings: NetworkSettings,
+        normalization: RunningNormalization | None = None,
+        extra_size: int = 0,
+    ) -> None:
+        super().__init__(spec, settings, normalization)
+        size, width = self.size + extra_size, settings.hidden_units
+        self.layers = swish_layers(size, width, settings.num_layers - bool(self.goals))
+        self.goal_layer = None
+        if self.goals:
+            inputs = width if settings.num_layers > 1 else size
+            self.goal_layer = GoalConditionedLayer(inputs, width, len(self.goals))
+        self.memory = Memory(width, settings.memory_size) if settings.memory_size else None
+        self.features = settings.memory_size // 2 or width
+
+    def forward(
+        self,
+        observations: Sequence[torch.Tensor],
+        memory: torch.Tensor | None = None,
+        length: int = 1,
+        extra: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Features of n rows, which are sequences of `length` rows where there is memory.
+
+        :param observations: one (n, *shape) a sensor; images as uint8 0…255 or float 0…1
+        :param memory: (n / length, memory_size), before the first row of each sequence; None without memory
+        :param extra: (n, extra size); None without
+        :return: (n, features), and the memory after the last row of each sequence
+        """
+        x = self.encode(observations)
+        if extra is not None:
+            x = torch.cat([x, extra], 1)
+        goal = x[:, self.goals] if self.goal_layer is not None else None
+        x = self.layers(x)
+        if self.goal_layer is not None:
+            x = self.goal_layer(x, goal)
+        if self.memory is None or memory is None:
+            return x, None
+        x, memory = self.memory(x, memory.to(x.dtype), length)
+        return x, memory
