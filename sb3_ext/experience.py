@@ -228,7 +228,7 @@ class Rollout:
     - `lengths`: int array (trajectories,); `terminated`: bool array (trajectories,), the episode came to its end, so
       that nothing follows; elsewhere it was truncated or the trajectory cut
 
-    The algorithm adds `values` and `returns` (n, reward signals) and `advantages` (n,).
+    The algorithm adds `values` and `returns` (n, critics · reward signals) and `advantages` (n,).
     """
 
     values: torch.Tensor
@@ -389,10 +389,10 @@ class Batch:
 
     @property
     def values(self) -> torch.Tensor:
-        """(m, reward signals), before the update."""
+        """(m, critics · reward signals), before the update."""
         return self.rollout.values[self.index]
 
     @property
     def returns(self) -> torch.Tensor:
-        """(m, reward signals)."""
+        """(m, critics · reward signals): each critic learns the same."""
         return self.rollout.returns[self.index]

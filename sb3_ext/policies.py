@@ -17,7 +17,7 @@ from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution
 from sb3_ext.experience import Batch, Rollout
 from sb3_ext.networks import NetworkBody, NetworkSettings
 from sb3_ext.networks.layers import linear
-from unity_gym.errors import UnknownNameError
+from unity_gym.errors import UnityGymError, UnknownNameError
 from unity_gym.specs import ActionTuple, Array
 
 Tensors = list[torch.Tensor]
@@ -26,7 +26,7 @@ Tensors = list[torch.Tensor]
 class UnityPolicy(BasePolicy):
     """An actor and a critic with one value head a reward signal, as Unity's PPO has them.
 
-    Memory, where there is any, is one vector an agent: the actor's, then that of a separate critic.
+    Memory, where there is any, is one vector an agent: the actor's, then that of each separate critic.
 
     :param observation_space: of one agent
     :param action_space: of one agent
@@ -34,13 +34,16 @@ class UnityPolicy(BasePolicy):
     :param columns: observations and actions as columns; by default derived from the spaces
     :param value_heads: names of the reward signals
     :param shared_critic: put the value heads on the actor's body instead of on a body of their own
+    :param second_critic: a second critic, whose estimates are combined with those of the first by "max", "min" or
+        "mean"; None for no second one
     :param action_scaling: "unity" (the environment gets clip(raw, −3, 3) / 3, stretched to the bounds of the space) or
         "clip" (the raw numbers, clipped to the bounds, as in SB3)
     :param log_std_init: first logarithm of the standard deviations of continuous actions
     :param optimizer_class: one optimiser over actor and critic
-    :param optimizer_kwargs: beside the learning rate
+    :param optimizer_kwargs: beside the learning rate; by default Adam's fused form
     :param network: as in `NetworkSettings`
-    :raises UnknownNameError: another action scaling
+    :raises UnknownNameError: another action scaling, or another way to combine the critics
+    :raises UnityGymError: a second critic beside a shared one
     """
 
     def __init__(
@@ -52,17 +55,27 @@ class UnityPolicy(BasePolicy):
         columns: SpaceColumns | None = None,
         value_heads: Sequence[str] = ("extrinsic",),
         shared_critic: bool = False,
+        second_critic: str | None = None,
         action_scaling: str = "unity",
         log_std_init: float = 0.0,
         optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         **network: Any,
     ) -> None:
+        if optimizer_kwargs is None and optimizer_class is torch.optim.Adam:
+            optimizer_kwargs = {"fused": True}  # the same steps, sooner
         super().__init__(
             observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs
         )
         if action_scaling not in ("unity", "clip"):
             raise UnknownNameError(f"action_scaling is 'unity' or 'clip', not {action_scaling!r}")
+        if second_critic not in (None, "max", "min", "mean"):
+            raise UnknownNameError(f"second_critic is None, 'max', 'min' or 'mean', not {second_critic!r}")
+        if second_critic and shared_critic:
+            raise UnityGymError(
+                f"second_critic={second_critic!r} stands beside a first critic of its own, which shared_critic=True "
+                "leaves out: give one of them"
+            )
         self.columns = columns or SpaceColumns(observation_space, action_space)
         self.settings = NetworkSettings(**network)
         self.action_scaling = action_scaling
@@ -70,6 +83,7 @@ class UnityPolicy(BasePolicy):
             "columns": self.columns,
             "value_heads": tuple(value_heads),
             "shared_critic": shared_critic,
+            "second_critic": second_critic,
             "action_scaling": action_scaling,
             "log_std_init": log_std_init,
             "optimizer_class": optimizer_class,
@@ -82,7 +96,10 @@ class UnityPolicy(BasePolicy):
         self.head = self.distribution.proba_distribution_net(self.body.features, log_std_init)
         self.critic = None if shared_critic else NetworkBody(spec, self.settings, self.body.normalization)
         self.value_head = linear(self.body.features, len(value_heads), _xavier_rows)
-        self.memory_size = self.settings.memory_size * (1 if shared_critic else 2)
+        self.combined_by = second_critic
+        self.second_critic = NetworkBody(spec, self.settings, self.body.normalization) if second_critic else None
+        self.second_value_head = linear(self.body.features, len(value_heads), _xavier_rows) if second_critic else None
+        self.memory_size = self.settings.memory_size * (1 + len(self._critics))
         self.optimizer = optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
@@ -100,41 +117,70 @@ class UnityPolicy(BasePolicy):
         :param memory: (n, memory size)
         :return: raw actions (n, columns), their log-probabilities (n, columns), memory afterwards
         """
-        mine, others = self._split(memory)
-        features, after = self.body(observations, mine)
+        parts = self._split(memory)
+        features, after = self.body(observations, parts[0])
         if after is not None:
-            parts = [after]
-            if self.critic is not None:
-                parts.append(self.critic(observations, others)[1])
-            memory = torch.cat(parts, 1)
+            others = [critic(observations, part)[1] for critic, part in zip(self._critics, parts[1:], strict=True)]
+            memory = torch.cat([after, *others], 1)
         distribution = self._distribution(features, masks)
         actions = distribution.get_actions(deterministic)
         return actions, distribution.log_prob_columns(actions), memory
 
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
-        """Values (m, signals) and log-probabilities (m, columns) of a batch's decisions, and their distribution."""
-        mine, others = self._split(batch.memory)
-        features, _ = self.body(batch.observations, mine, batch.length)
+        """Values (m, critics · signals) and log-probabilities (m, columns) of decisions, and their distribution."""
+        parts = self._split(batch.memory)
+        features, _ = self.body(batch.observations, parts[0], batch.length)
         distribution = self._distribution(features, batch.action_masks)
-        if self.critic is not None:
-            features, _ = self.critic(batch.observations, others, batch.length)
-        return self.value_head(features), distribution.log_prob_columns(batch.actions), distribution
+        values = self._values(features, batch.observations, parts, batch.length)
+        return values, distribution.log_prob_columns(batch.actions), distribution
 
     def _distribution(self, features: torch.Tensor, masks: torch.Tensor | None) -> ActionDistribution:
         mean, log_std, logits = self.head(features)
         return self.distribution.proba_distribution(mean, log_std, logits, masks)
 
+    def critic_values(self, observations: Tensors, memory: torch.Tensor) -> torch.Tensor:
+        """What each critic estimates: (n, critics · signals), the first critic's signals first.
+
+        :param observations: one (n, *shape) a sensor
+        :param memory: (n, memory size)
+        """
+        parts = self._split(memory)
+        features = None if self._critics else self.body(observations, parts[0])[0]
+        return self._values(features, observations, parts)
+
     def predict_values(self, observations: Tensors, memory: torch.Tensor) -> torch.Tensor:
         """(n, signals), of one (n, *shape) a sensor and memory (n, memory size)."""
-        mine, others = self._split(memory)
-        features, _ = self.body(observations, mine) if self.critic is None else self.critic(observations, others)
-        values: torch.Tensor = self.value_head(features)
-        return values
+        return self.combined(self.critic_values(observations, memory))
 
-    def _split(self, memory: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The actor's and the critic's part of the memory."""
+    def combined(self, values: torch.Tensor) -> torch.Tensor:
+        """What the critics estimate together: (n, critics · signals) → (n, signals)."""
+        if self.combined_by is None:
+            return values
+        first, second = values.chunk(2, 1)
+        if self.combined_by == "mean":
+            return (first + second) / 2
+        return torch.maximum(first, second) if self.combined_by == "max" else torch.minimum(first, second)
+
+    def _values(
+        self, features: torch.Tensor | None, observations: Tensors, parts: list[torch.Tensor | None], length: int = 1
+    ) -> torch.Tensor:
+        """Of all critics; `features` are the actor's, which a shared critic reads."""
+        if self._critics:
+            features = self._critics[0](observations, parts[1], length)[0]
+        values: torch.Tensor = self.value_head(features)
+        if self.second_critic is None or self.second_value_head is None:
+            return values
+        return torch.cat([values, self.second_value_head(self.second_critic(observations, parts[2], length)[0])], 1)
+
+    @property
+    def _critics(self) -> list[NetworkBody]:
+        """The bodies of the separate critics."""
+        return [critic for critic in (self.critic, self.second_critic) if critic is not None]
+
+    def _split(self, memory: torch.Tensor) -> list[torch.Tensor | None]:
+        """The actor's part of the memory and that of each separate critic."""
         size = self.settings.memory_size
-        return (memory[:, :size], memory[:, size:]) if size else (None, None)
+        return [*torch.split(memory, size, 1)] if size else [None] * (1 + len(self._critics))
 
     @torch.no_grad()
     def refresh_memory(self, rollout: Rollout) -> None:
@@ -151,11 +197,11 @@ class UnityPolicy(BasePolicy):
         for place in range(1, int(number.max()) + 1):
             which = torch.nonzero(number == place).squeeze(1)
             before = Batch(rollout, decisions[which - 1], None)
-            mine, others = self._split(before.memory)
-            parts = [self.body(before.observations, mine, length)[1]]
-            if self.critic is not None:
-                parts.append(self.critic(before.observations, others, length)[1])
-            rollout.memory[first[which]] = torch.cat([part for part in parts if part is not None], 1).to(torch.float32)
+            after = [
+                body(before.observations, part, length)[1]
+                for body, part in zip([self.body, *self._critics], self._split(before.memory), strict=True)
+            ]
+            rollout.memory[first[which]] = torch.cat(after, 1).to(torch.float32)
 
     @property
     def has_fresh_normalization(self) -> bool:

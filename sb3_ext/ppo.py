@@ -97,6 +97,8 @@ class PPO(OnPolicyAlgorithm):
     :param entropy: "unity" is the mean over continuous columns plus the sum over branches, "sum" the sum over all
     :param clip_value: the value loss is the larger of that of the new value and that of the new value clipped to ±ε
         around the old one; False leaves it unclipped
+    :param second_critic: train two critics; advantages, returns and what follows a cut rest on the "max", "min" or
+        "mean" of their estimates. Each learns the same returns, clipped around its own old value. None for one critic
     :param combine_advantages: "mean" or "sum" over the reward signals
     :param advantage_normalization: over the "buffer", over each "minibatch", or "none"
     :param last_minibatch: "drop" or "keep" one that is smaller than the others
@@ -139,6 +141,7 @@ class PPO(OnPolicyAlgorithm):
         ratio: str = "column",
         entropy: str = "unity",
         clip_value: bool = True,
+        second_critic: str | None = None,
         combine_advantages: str = "mean",
         advantage_normalization: str = "buffer",
         last_minibatch: str = "drop",
@@ -168,7 +171,7 @@ class PPO(OnPolicyAlgorithm):
                 raise UnityGymError(f"{name} is at least 1; got {size}")
         self.buffer_size, self.batch_size, self.n_epochs = buffer_size, batch_size, n_epochs
         self.time_horizon, self.clip_range, self.clip_value = time_horizon, clip_range, clip_value
-        self.target_kl, self.action_scaling = target_kl, action_scaling
+        self.target_kl, self.action_scaling, self.second_critic = target_kl, action_scaling, second_critic
         self.reward_signals = [Extrinsic()] if reward_signals is None else list(reward_signals)
         names = [signal.name for signal in self.reward_signals]
         if not names or len(set(names)) < len(names):
@@ -222,6 +225,7 @@ class PPO(OnPolicyAlgorithm):
             self.lr_schedule,
             columns=self.columns,
             value_heads=[signal.name for signal in self.reward_signals],
+            second_critic=self.second_critic,
             action_scaling=self.action_scaling,
             **self.policy_kwargs,
         ).to(self.device)
@@ -388,7 +392,7 @@ class PPO(OnPolicyAlgorithm):
                 # L^CLIP = E[min(r Â, clip(r, 1 − ε, 1 + ε) Â)]
                 clipped = ratio.clamp(1 - epsilon, 1 + epsilon)
                 policy_loss = -batch.mean(torch.minimum(ratio * advantage, clipped * advantage))
-                # L^VF = E[(V − R)²], averaged over the reward signals
+                # L^VF = E[(V − R)²], averaged over the critics and reward signals
                 error = (values - batch.returns).square()
                 if self.clip_value:
                     near = batch.values + (values - batch.values).clamp(-epsilon, epsilon)
@@ -445,7 +449,8 @@ class PPO(OnPolicyAlgorithm):
         """Give the rollout values, returns and advantages of every reward signal."""
         policy = self.policy
         batches = list(rollout.in_order(_CHUNK))
-        values = torch.cat([policy.predict_values(batch.observations, batch.memory) for batch in batches])
+        each_critics = torch.cat([policy.critic_values(batch.observations, batch.memory) for batch in batches])
+        values = policy.combined(each_critics)
         ends = torch.cat(
             [
                 policy.predict_values([column[part] for column in rollout.end_observations], rollout.end_memory[part])
@@ -474,8 +479,8 @@ class PPO(OnPolicyAlgorithm):
         combined = each.mean(1) if self.combine_advantages == "mean" else each.sum(1)
         if self.advantage_normalization == "buffer":
             combined = (combined - combined.mean()) / (combined.std() + 1e-10)
-        rollout.values = values
-        rollout.returns = torch.from_numpy(each).to(values) + values
+        rollout.values = each_critics
+        rollout.returns = (torch.from_numpy(each).to(values) + values).repeat(1, each_critics.shape[1] // each.shape[1])
         rollout.advantages = torch.from_numpy(combined).to(values)
 
     def _signals(self) -> list[RewardSignal]:

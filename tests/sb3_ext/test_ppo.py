@@ -19,7 +19,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
-from sb3_ext import PPO, SB3_MEANINGS, Extrinsic, UnityVecEnv
+from sb3_ext import PPO, SB3_MEANINGS, Extrinsic, OnnxPolicy, UnityVecEnv
 from sb3_ext.policies import UnityPolicy
 from sb3_ext.reward_signals import RewardSignal
 from unity_gym.errors import UnityGymError, UnknownNameError
@@ -81,9 +81,9 @@ def reference_losses(model: PPO, rollout: Any, decisions: np.ndarray, epsilon: f
         return lstm(net.memory.lstm, x, start(net))
 
     def start(net: Any) -> np.ndarray:
-        memory = rollout.memory.double().numpy()
-        half = policy.settings.memory_size
-        return memory[:, :half] if net is policy.body else memory[:, half:]
+        size = policy.settings.memory_size
+        place = [policy.body, policy.critic, policy.second_critic].index(net) * size
+        return rollout.memory.double().numpy()[:, place : place + size]
 
     def lstm(cell: torch.nn.LSTM, x: np.ndarray, memory: np.ndarray) -> np.ndarray:
         """Step by step through each sequence; sequences begin every `sequence_length` decisions of a trajectory."""
@@ -110,7 +110,7 @@ def reference_losses(model: PPO, rollout: Any, decisions: np.ndarray, epsilon: f
     if policy.body.normalization is not None:
         norm = policy.body.normalization
         x = np.clip((x - norm.mean.numpy()) / np.sqrt(norm.squares.numpy() / norm.count.numpy()), -5, 5)
-    features, critic = body(policy.body, x), body(policy.critic, x)
+    features = body(policy.body, x)
     actions = rollout.actions.double().numpy()
     log_probs, entropy = [], np.zeros(len(x))
     if size:
@@ -126,7 +126,8 @@ def reference_losses(model: PPO, rollout: Any, decisions: np.ndarray, epsilon: f
             log_p = np.log(np.where(p > 0, p, 1))
             log_probs.append(log_p[np.arange(len(p)), actions[:, size + index].astype(int)][:, np.newaxis])
             entropy -= (p * log_p).sum(1)
-    values = dense([policy.value_head], critic)
+    critics = [(policy.critic, policy.value_head), (policy.second_critic, policy.second_value_head)]
+    values = np.concatenate([dense([head], body(net, x)) for net, head in critics if net is not None], 1)
     ratio = np.exp(np.concatenate(log_probs, 1) - rollout.log_probs.double().numpy())[decisions]
     advantage = rollout.advantages.double().numpy()[decisions, np.newaxis]
     surrogate = np.minimum(ratio * advantage, np.clip(ratio, 1 - epsilon, 1 + epsilon) * advantage).mean()
@@ -154,9 +155,21 @@ def reference_estimates(
     return estimates + values, (estimates - estimates.mean()) / (estimates.std() + 1e-10)
 
 
-@pytest.mark.parametrize("memory", [0, 8])
-@pytest.mark.parametrize("actions", [spaces.Box(-1, 1, (2,), np.float32), spaces.MultiDiscrete([3, 2]), HYBRID])
-def test_losses_returns_and_advantages_agree_with_a_float64_reference(actions: spaces.Space, memory: int) -> None:
+NUMBERS, BRANCHES = spaces.Box(-1, 1, (2,), np.float32), spaces.MultiDiscrete([3, 2])
+
+
+@pytest.mark.parametrize(
+    ("actions", "memory", "second_critic"),
+    [
+        *itertools.product([NUMBERS, BRANCHES, HYBRID], [0, 8], [None]),
+        (NUMBERS, 0, "max"),
+        (BRANCHES, 8, "min"),
+        (HYBRID, 8, "mean"),
+    ],
+)
+def test_losses_returns_and_advantages_agree_with_a_float64_reference(
+    actions: spaces.Space, memory: int, second_critic: str | None
+) -> None:
     env = make_toys(actions)
     model = PPO(
         "UnityPolicy",
@@ -170,6 +183,7 @@ def test_losses_returns_and_advantages_agree_with_a_float64_reference(actions: s
         learning_rate=3e-3,
         learning_rate_schedule="constant",
         reward_signals=[Extrinsic(gamma=0.9)],
+        second_critic=second_critic,
         policy_kwargs={"normalize": True, "hidden_units": 16, "memory_size": memory, "sequence_length": 3},
         seed=0,
         device="cpu",
@@ -181,11 +195,14 @@ def test_losses_returns_and_advantages_agree_with_a_float64_reference(actions: s
     def checked_estimate(rollout: Any) -> None:
         estimate(rollout)
         with torch.no_grad():
-            policy = model.policy
-            values = policy.predict_values(rollout.observations, rollout.memory)[:, 0].double().numpy()
-            ends = policy.predict_values(rollout.end_observations, rollout.end_memory)[:, 0].double().numpy()
-        returns, normalised = reference_estimates(model, rollout, values, ends)
-        np.testing.assert_allclose(rollout.returns[:, 0], returns, atol=1e-5)
+            both = model.policy.critic_values(rollout.observations, rollout.memory).double().numpy()
+            ends = model.policy.critic_values(rollout.end_observations, rollout.end_memory).double().numpy()
+        combine = {None: np.max, "max": np.max, "min": np.min, "mean": np.mean}[second_critic]
+        returns, normalised = reference_estimates(model, rollout, combine(both, 1), combine(ends, 1))
+        np.testing.assert_allclose(rollout.values, both, atol=1e-5)
+        np.testing.assert_allclose(rollout.returns, np.stack([returns] * both.shape[1], 1), atol=1e-5)
+        assert both.shape[1] == (1 if second_critic is None else 2)
+        assert second_critic is None or np.abs(both[:, 0] - both[:, 1]).max() > 1e-3
         np.testing.assert_allclose(rollout.advantages, normalised, atol=1e-5)
         assert set(rollout.terminated) == {True, False}
 
@@ -506,6 +523,37 @@ def test_every_reward_signal_has_its_head_discount_and_updates(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("memory", [0, 8])
+def test_a_second_critic_estimates_every_reward_signal_and_is_saved(memory: int, tmp_path: Path) -> None:
+    env = make_toys(spaces.Discrete(2))
+    model = PPO(
+        "UnityPolicy", env, 3e-3, 60, 20, 2, None, reward_signals=[Extrinsic(), Other(gamma=0.5)], device="cpu", seed=0,
+        second_critic="min", policy_kwargs={"hidden_units": 16, "memory_size": memory, "sequence_length": 4},
+    )  # fmt: skip
+    model.learn(130)
+    policy = model.policy
+    assert policy.memory_size == 3 * memory
+    observations, before = [torch.randn(5, 4)], torch.randn(5, 3 * memory)
+    each = policy.critic_values(observations, before)
+    critics = [(policy.critic, policy.value_head), (policy.second_critic, policy.second_value_head)]
+    for index, (critic, head) in enumerate(critics):
+        own = before[:, (index + 1) * memory : (index + 2) * memory] if memory else None
+        torch.testing.assert_close(each[:, 2 * index : 2 * index + 2], head(critic(observations, own)[0]))
+    torch.testing.assert_close(policy.predict_values(observations, before), torch.minimum(each[:, :2], each[:, 2:]))
+    model.save(tmp_path / "model")
+    loaded = PPO.load(tmp_path / "model", env, device="cpu")
+    assert loaded.second_critic == "min"
+    torch.testing.assert_close(loaded.policy.critic_values(observations, before), each, rtol=0, atol=0)
+    loaded.learn(60, reset_num_timesteps=False)
+    model.export_onnx(tmp_path / "model.onnx")
+    observation = np.ones(4, np.float32)
+    expected, _ = model.predict(observation, deterministic=True)
+    np.testing.assert_array_equal(
+        OnnxPolicy(tmp_path / "model.onnx").predict(observation, deterministic=True)[0], expected
+    )
+    env.close()
+
+
+@pytest.mark.parametrize("memory", [0, 8])
 def test_a_shared_critic_reads_the_actors_features(memory: int, tmp_path: Path) -> None:
     network = {"shared_critic": True, "hidden_units": 16, "memory_size": memory, "sequence_length": 4}
     env = make_toys(spaces.Discrete(2))
@@ -557,6 +605,8 @@ def test_schedules_fall_to_unitys_floors_and_functions_stay() -> None:
         ({"batch_size": 32, "policy_kwargs": {"memory_size": 8}}, "sequence_length 64"),
         ({"policy_kwargs": {"vis_encode_type": "simpel"}}, None),
         ({"action_scaling": "tanh"}, "clip"),
+        ({"second_critic": "median"}, "'max', 'min' or 'mean', not 'median'"),
+        ({"second_critic": "min", "policy_kwargs": {"shared_critic": True}}, "give one of them"),
     ],
 )
 def test_wrong_options_are_refused(wrong: dict, words: str | None) -> None:
