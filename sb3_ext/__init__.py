@@ -3,7 +3,17 @@
 from sb3_ext.callbacks import StatsCallback
 from sb3_ext.onnx_policy import OnnxPolicy
 from sb3_ext.ppo import PPO, SB3_MEANINGS
-from sb3_ext.reward_signals import Extrinsic
+from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic
 from sb3_ext.vec_env import UnityVecEnv
 
-__all__ = ["PPO", "SB3_MEANINGS", "Extrinsic", "OnnxPolicy", "StatsCallback", "UnityVecEnv"]
+__all__ = [
+    "GAIL",
+    "PPO",
+    "RND",
+    "SB3_MEANINGS",
+    "Curiosity",
+    "Extrinsic",
+    "OnnxPolicy",
+    "StatsCallback",
+    "UnityVecEnv",
+]

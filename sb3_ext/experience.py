@@ -222,7 +222,9 @@ class Rollout:
     """n decisions in whole trajectories, one after another, as tensors.
 
     - `observations`: one (n, *shape) a sensor; `end_observations`: one (trajectories, *shape), after the last decisions
-    - `actions`, `log_probs`: float32 (n, columns); `action_masks`: bool (n, sum of branches), True = allowed
+    - `actions`, `log_probs`: float32 (n, columns); `environment_actions`: the same actions as the environment got them,
+      which a policy of another scale sets
+    - `action_masks`: bool (n, sum of branches), True = allowed
     - `memory`: float32 (n, memory size), before each decision; `end_memory`: (trajectories, memory size)
     - `rewards`, `group_rewards`: float32 (n,), caused by each decision
     - `lengths`: int array (trajectories,); `terminated`: bool array (trajectories,), the episode came to its end, so
@@ -245,6 +247,7 @@ class Rollout:
     ) -> None:
         self.observations = [columns[f"observation_{index}"] for index in range(len(end_observations))]
         self.actions, self.log_probs = columns["action"], columns["log_prob"]
+        self.environment_actions = self.actions
         self.action_masks, self.memory = columns["mask"], columns["memory"]
         self.rewards, self.group_rewards = columns["reward"], columns["group_reward"]
         self.lengths, self.terminated = lengths, terminated
@@ -361,6 +364,11 @@ class Batch:
     def actions(self) -> torch.Tensor:
         """(m, columns), raw."""
         return self.rollout.actions[self.index]
+
+    @property
+    def environment_actions(self) -> torch.Tensor:
+        """(m, columns), as the environment got them."""
+        return self.rollout.environment_actions[self.index]
 
     @property
     def action_masks(self) -> torch.Tensor:

@@ -59,13 +59,18 @@ class Expert(Rollout):
         return Batch(self, torch.randint(len(self), (size, 1), device=self.rewards.device), None)
 
 
+def recording_exists(recording: Recording) -> bool:
+    """Whether there is such a file or folder."""
+    return isinstance(recording, Demonstration) or Path(recording).exists()
+
+
 def require_recording(recording: Recording) -> None:
     """Require that there is a recording, without reading it.
 
     :raises DemonstrationError: there is no such file or folder
     """
-    if not isinstance(recording, Demonstration) and not Path(recording).exists():
+    if not recording_exists(recording):
         raise DemonstrationError(
-            f"there is no recording {os.fspath(recording)}, taken from {Path.cwd()}: name a .demo file or a folder of "
-            "them, or record one"
+            f"there is no recording {recording} (seen from {Path.cwd()}): name a .demo file or a folder of them, or "
+            "record one"
         )

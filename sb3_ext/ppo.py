@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import io
 import os
+import pathlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -14,8 +17,8 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, explained_variance
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
+from stable_baselines3.common.utils import FloatSchedule, explained_variance, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
@@ -106,6 +109,10 @@ class PPO(OnPolicyAlgorithm):
     :param clip_range_schedule: the same (to 0.1); by default as the learning rate's
     :param ent_coef_schedule: the same (to 1e-5); by default as the learning rate's
     :param action_scaling: of `UnityPolicy`
+    :param threaded: agents go on acting while an update runs in a thread, with the policy as it was before; when the
+        update is over, they act with the new one. What they do meanwhile belongs to the next rollout, with the
+        probabilities that it had, and if that is full sooner, they wait. When an update ends depends on the clock, so
+        that two runs with one seed differ
     :param stats_window_size: episodes over which the logged return is averaged
     :param tensorboard_log: folder for TensorBoard; None for none
     :param policy_kwargs: of `UnityPolicy`, such as `hidden_units` and `normalize`
@@ -149,6 +156,7 @@ class PPO(OnPolicyAlgorithm):
         clip_range_schedule: str | None = None,
         ent_coef_schedule: str | None = None,
         action_scaling: str = "unity",
+        threaded: bool = False,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
@@ -172,6 +180,7 @@ class PPO(OnPolicyAlgorithm):
         self.buffer_size, self.batch_size, self.n_epochs = buffer_size, batch_size, n_epochs
         self.time_horizon, self.clip_range, self.clip_value = time_horizon, clip_range, clip_value
         self.target_kl, self.action_scaling, self.second_critic = target_kl, action_scaling, second_critic
+        self.threaded = threaded
         self.reward_signals = [Extrinsic()] if reward_signals is None else list(reward_signals)
         names = [signal.name for signal in self.reward_signals]
         if not names or len(set(names)) < len(names):
@@ -206,6 +215,9 @@ class PPO(OnPolicyAlgorithm):
         self.columns: SpaceColumns | None = None if self.env is None else self._columns_of(self.env)
         self._agents: Agents | None = None
         self._memory: Array = np.zeros((0, 0), np.float32)
+        self._records: dict[str, float] = {}  # of an update, for the logger
+        self._running: Future[None] | None = None  # an update in a thread,
+        self._frozen: UnityPolicy | None = None  # and who acts meanwhile
         if _init_setup_model:
             self._setup_model()
 
@@ -298,7 +310,7 @@ class PPO(OnPolicyAlgorithm):
         :return: False where the callback ended the training
         """
         assert self._agents is not None
-        self.policy.set_training_mode(False)
+        self._acting.set_training_mode(False)
         callback.on_rollout_start()
         while not self.is_full:
             actions = self.decide(self._agents.table)
@@ -332,12 +344,14 @@ class PPO(OnPolicyAlgorithm):
         actions = spec.empty_action(len(table))
         if not len(rows):
             return actions
+        self.finish_update(wait=False)
+        policy = self._acting
         self._require_rows(len(table))
         memory = self._memory[rows]
         masks = torch.as_tensor(table.action_mask[rows], device=self.device) if spec.discrete_size else None
         with torch.no_grad():
-            raw, log_probs, after = self.policy.act(
-                self.policy.tensors([column[rows] for column in table.observations]),
+            raw, log_probs, after = policy.act(
+                policy.tensors([column[rows] for column in table.observations]),
                 masks,
                 torch.as_tensor(memory, device=self.device),
                 deterministic,
@@ -347,7 +361,7 @@ class PPO(OnPolicyAlgorithm):
             self.rollout_buffer.decide(table, rows, chosen, log_probs.cpu().numpy(), memory)
             self.num_timesteps += len(rows)
         self._memory[rows] = after.cpu().numpy()
-        mine = self.policy.environment_actions(chosen)
+        mine = policy.environment_actions(chosen)
         actions.continuous[rows], actions.discrete[rows] = mine.continuous, mine.discrete
         return actions
 
@@ -362,13 +376,60 @@ class PPO(OnPolicyAlgorithm):
             self._memory = np.pad(self._memory, ((0, rows - len(self._memory)), (0, 0)))
 
     def train(self) -> None:
-        """Update policy, critic and reward signals from the rollout: the paper's equations, in its order."""
-        policy, progress = self.policy, self._current_progress_remaining
+        """Update policy, critic and reward signals from the rollout; with `threaded`, begin to."""
+        self.finish_update()
+        fresh = self.policy.has_fresh_normalization
+        rollout, progress = self._take_rollout(), self._current_progress_remaining
+        if not self.threaded:
+            self._update(rollout, progress, fresh)
+            self._end_update()
+            return
+        self._frozen = self.policy.frozen()
+        with_one_thread = ThreadPoolExecutor(1)
+        self._running = with_one_thread.submit(self._update, rollout, progress, fresh)
+        with_one_thread.shutdown(wait=False)  # once the update is over
+
+    def finish_update(self, wait: bool = True) -> None:
+        """With `threaded`, let agents act with what an update has learned; what it raised is raised here.
+
+        Until then `policy` is another thread's. `decide`, `predict`, and all that saves and loads, see to it themselves.
+
+        :param wait: for the end of an update; otherwise do nothing while it runs
+        """
+        running = self._running
+        if running is None or not (wait or running.done()):
+            return
+        running.exception()  # waits
+        self._running = self._frozen = None
+        running.result()
+        self._end_update()
+
+    def _end_update(self) -> None:
+        self.policy.set_training_mode(False)
+        for name, value in self._records.items():
+            self.logger.record(name, value)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+
+    @property
+    def _acting(self) -> UnityPolicy:
+        """The policy that acts now."""
+        return self.policy if self._frozen is None else self._frozen
+
+    def _update(self, rollout: Rollout, progress: float, statistics_are_fresh: bool) -> None:
+        """The paper's equations, in its order. It may run in a thread, and tells `_records` what to log.
+
+        :param progress: the part of the training still to come (1 → 0)
+        :param statistics_are_fresh: those of observations come from this rollout already
+        """
+        policy = self.policy
         policy.set_training_mode(True)
-        self._update_learning_rate(policy.optimizer)
-        epsilon, beta = self._epsilon(progress), self._beta(progress)
-        statistics_are_fresh = policy.has_fresh_normalization
-        rollout = self._take_rollout()
+        learning_rate, epsilon, beta = self.lr_schedule(progress), self._epsilon(progress), self._beta(progress)
+        update_learning_rate(policy.optimizer, learning_rate)
+        self._records = {
+            "train/learning_rate": learning_rate,
+            "train/clip_range": epsilon,
+            "train/ent_coef": beta,
+        }
         self._estimate(rollout)
         length = policy.settings.sequence_length if policy.settings.memory_size else 1
         log: dict[str, list[Any]] = defaultdict(list)
@@ -428,13 +489,17 @@ class PPO(OnPolicyAlgorithm):
 
         if not statistics_are_fresh:
             policy.body.update_normalization(rollout.observations)
-        self._log_update(rollout, log, epsilon, beta)
+        self._record_update(rollout, log)
 
     def _take_rollout(self) -> Rollout:
         if self.rollout == "cut":
             assert self._agents is not None
             self.rollout_buffer.cut(self._agents.table, self._memory)
         rollout = self.rollout_buffer.take(self.device)
+        done = self.policy.environment_actions(rollout.actions.cpu().numpy())
+        rollout.environment_actions = torch.from_numpy(np.hstack([done.continuous, done.discrete])).to(rollout.actions)
+        for signal in self._signals():
+            signal.update_normalization(rollout.observations)
         # The statistics of observations stay as they are from the decision to the end of the update, so that the first
         # ratio is 1. Only the very first ones come from the rollout at hand, as there would be none otherwise.
         if self.policy.has_fresh_normalization:
@@ -460,8 +525,8 @@ class PPO(OnPolicyAlgorithm):
         estimates = []
         for index, signal in enumerate(self._signals()):
             rewards = torch.cat([signal.rewards(batch) for batch in batches]).to(torch.float64) * signal.strength
-            self.logger.record(f"rollout/{signal.name}_reward", rewards.mean().item())
-            self.logger.record(f"rollout/{signal.name}_value_estimate", values[:, index].mean().item())
+            self._records[f"rollout/{signal.name}_reward"] = rewards.mean().item()
+            self._records[f"rollout/{signal.name}_value_estimate"] = values[:, index].mean().item()
             following = ends[:, index].cpu().numpy()
             if not signal.outlasts_episodes:
                 following = np.where(rollout.terminated, 0, following)
@@ -486,16 +551,14 @@ class PPO(OnPolicyAlgorithm):
     def _signals(self) -> list[RewardSignal]:
         return [signal for signal in self.signals.values() if isinstance(signal, RewardSignal)]
 
-    def _log_update(self, rollout: Rollout, log: dict[str, list[torch.Tensor]], epsilon: float, beta: float) -> None:
+    def _record_update(self, rollout: Rollout, log: dict[str, list[torch.Tensor]]) -> None:
         for name, values in log.items():
-            self.logger.record(f"train/{name}", torch.stack(values).mean().item())
-        variance = explained_variance(rollout.values.cpu().numpy().ravel(), rollout.returns.cpu().numpy().ravel())
-        self.logger.record("train/explained_variance", variance)
+            self._records[f"train/{name}"] = torch.stack(values).mean().item()
+        self._records["train/explained_variance"] = float(
+            explained_variance(rollout.values.cpu().numpy().ravel(), rollout.returns.cpu().numpy().ravel())
+        )
         if self.policy.head.mean is not None:
-            self.logger.record("train/std", self.policy.head.log_std.exp().mean().item())
-        self.logger.record("train/clip_range", epsilon)
-        self.logger.record("train/ent_coef", beta)
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+            self._records["train/std"] = self.policy.head.log_std.exp().mean().item()
 
     def learn(
         self: SelfPPO,
@@ -507,7 +570,11 @@ class PPO(OnPolicyAlgorithm):
         progress_bar: bool = False,
     ) -> SelfPPO:
         """Learn for `total_timesteps` decisions, all agents together; see `BaseAlgorithm.learn`."""
-        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        try:
+            super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        finally:
+            self.finish_update()
+        return self
 
     def predict(
         self,
@@ -518,14 +585,40 @@ class PPO(OnPolicyAlgorithm):
         action_masks: np.ndarray | None = None,
     ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
         """The actions for one observation or a batch; see `UnityPolicy.predict`."""
-        return self.policy.predict(observation, state, episode_start, deterministic, action_masks)
+        return self._acting.predict(observation, state, episode_start, deterministic, action_masks)
+
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """Save the model, after a running update; see `BaseAlgorithm.save`."""
+        self.finish_update()
+        super().save(path, exclude, include)
+
+    def get_parameters(self) -> dict[str, dict[str, Any]]:
+        """The parameters after a running update; see `BaseAlgorithm.get_parameters`."""
+        self.finish_update()
+        return super().get_parameters()
+
+    def set_parameters(
+        self,
+        load_path_or_dict: str | TensorDict,
+        exact_match: bool = True,
+        device: torch.device | str = "auto",
+    ) -> None:
+        """Take over parameters, after a running update; see `BaseAlgorithm.set_parameters`."""
+        self.finish_update()
+        super().set_parameters(load_path_or_dict, exact_match, device)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the policy as a model file that Unity loads; see `sb3_ext.export.export_onnx`."""
+        self.finish_update()
         export_onnx(self.policy, path)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_agents", "_memory"]
+        return [*super()._excluded_save_params(), "_agents", "_memory", "_running", "_frozen"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "signals"], []

@@ -1,0 +1,101 @@
+"""Curiosity: what the agent cannot foresee of its own doing is worth seeing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sb3_ext.experience import Batch
+from sb3_ext.networks import NetworkBody
+from sb3_ext.networks.actions import action_features
+from sb3_ext.networks.layers import linear, swish_layers
+from sb3_ext.reward_signals.signal import LearnedSignal
+from unity_gym.specs import BehaviorSpec
+
+_WIDTH = 256  # of the hidden layers of both models
+_FORWARD_WEIGHT = 0.2  # β of the paper
+_LOSS_WEIGHT = 10.0
+
+
+class Curiosity(LearnedSignal):
+    """The intrinsic curiosity module: the reward is the error of a forward model in a space of learned features.
+
+    Paper: https://arxiv.org/abs/1705.05363. φ encodes an observation. The inverse model tells the action from φ(s) and
+    φ(s'), so that φ keeps what the agent can influence; the forward model tells φ(s') from φ(s) and the action. With
+    Unity's weights, the loss is 10 (0.2 L_F + 0.8 L_I), where L_F = ½‖φ̂(s') − φ(s')‖² and L_I is the squared error of
+    the continuous (raw) actions plus the cross-entropies of the branches. The reward is L_F of a decision, at most
+    1 / `strength`; it is 0 until the models have learned for the first time. It does not end with an episode, as
+    curiosity does not.
+
+    :param gamma: discount of future rewards
+    :param strength: factor of the rewards
+    :param learning_rate: of all three networks
+    :param network: of φ, as in `NetworkSettings`, but without memory
+    :raises UnityGymError: a discount outside 0…1, or memory
+    """
+
+    name = "curiosity"
+    outlasts_episodes = True
+    has_learned: torch.Tensor
+
+    def __init__(self, gamma: float = 0.99, strength: float = 1.0, learning_rate: float = 3e-4, **network: Any) -> None:
+        super().__init__(gamma, strength, learning_rate, **network)
+
+    def _build(self, spec: BehaviorSpec) -> None:
+        actions = self._actions = spec.action_spec
+        choices = sum(actions.discrete_branches)
+        self.encoder = NetworkBody(spec, self.settings)
+        size = self.encoder.features
+        self.inverse_model = swish_layers(2 * size, _WIDTH, 1)
+        self.inverse_model.append(linear(_WIDTH, actions.continuous_size + choices))
+        self.forward_model = swish_layers(size + actions.continuous_size + choices, _WIDTH, 1)
+        self.forward_model.append(linear(_WIDTH, size))
+        self.register_buffer("has_learned", torch.zeros((), dtype=torch.bool))
+
+    def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
+        """Add (n, *shape) a sensor to the statistics of φ's vector observations, where there are any."""
+        self.encoder.update_normalization(observations)
+
+    @torch.no_grad()
+    def rewards(self, batch: Batch) -> torch.Tensor:
+        """float (m,), the forward model's errors."""
+        if not self.has_learned:
+            return torch.zeros(len(batch), device=self.has_learned.device)
+        errors = self._forward_errors(batch, *self._encode(batch))
+        return errors.clamp(max=1 / self.strength) if self.strength else errors
+
+    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """One step down the loss: both of its parts."""
+        before, after = self._encode(batch)
+        forward_loss = batch.mean(self._forward_errors(batch, before, after))
+        inverse_loss = batch.mean(self._inverse_errors(batch, before, after))
+        self._descend(_LOSS_WEIGHT * (_FORWARD_WEIGHT * forward_loss + (1 - _FORWARD_WEIGHT) * inverse_loss))
+        self.has_learned.fill_(True)
+        return {"forward_loss": forward_loss.detach(), "inverse_loss": inverse_loss.detach()}
+
+    def _encode(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """φ(s) and φ(s'), (m, features) each."""
+        both = [torch.cat(pair) for pair in zip(batch.observations, batch.next_observations, strict=True)]
+        before, after = self.encoder(both)[0].chunk(2)
+        return before, after
+
+    def _forward_errors(self, batch: Batch, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        """(m,), ½‖φ̂(s') − φ(s')‖²."""
+        predicted = self.forward_model(torch.cat([before, action_features(batch.actions, self._actions)], 1))
+        errors: torch.Tensor = 0.5 * (predicted - after).square().sum(1)
+        return errors
+
+    def _inverse_errors(self, batch: Batch, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        """(m,), ‖â − a‖² of the numbers, and −ln p(a) of each choice."""
+        size = self._actions.continuous_size
+        numbers, *branches = self.inverse_model(torch.cat([before, after], 1)).split(
+            [size, *self._actions.discrete_branches], 1
+        )
+        actions = batch.actions
+        errors: torch.Tensor = (numbers - actions[:, :size]).square().sum(1)
+        for logits, chosen in zip(branches, actions[:, size:].to(torch.int64).unbind(1), strict=True):
+            errors = errors + nn.functional.cross_entropy(logits, chosen, reduction="none")
+        return errors

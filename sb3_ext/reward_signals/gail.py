@@ -1,0 +1,168 @@
+"""Generative adversarial imitation learning: what the expert would have done is rewarded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from sb3_ext.experience import Batch
+from sb3_ext.expert import Expert, Recording, recording_exists, require_recording
+from sb3_ext.networks import NetworkBody
+from sb3_ext.networks.actions import action_features
+from sb3_ext.networks.layers import kaiming, linear
+from sb3_ext.reward_signals.signal import LearnedSignal
+from unity_gym.specs import BehaviorSpec
+
+_EPSILON = 1e-7  # keeps logarithms and the root finite
+_PENALTY_WEIGHT = 10.0
+_BOTTLENECK_SIZE = 128
+_INFORMATION = 0.5  # I_c, in nats
+_BETA_STEP = 0.0005
+
+
+class GAIL(LearnedSignal):
+    """A discriminator learns to tell the expert from the policy, which is rewarded for being taken for the expert.
+
+    Paper: https://arxiv.org/abs/1606.03476. D is near 1 for what the expert recorded. The reward is −ln(1 − D), and the
+    loss −E_expert[ln D] − E_policy[ln(1 − D)] + 10 E[(‖∇D‖ − 1)²]. The last term is the gradient penalty of Gulrajani
+    et al. (2017), over all inputs together, at random points between those of the expert and of the policy. Each
+    minibatch of the policy meets as many decisions of the expert, drawn with replacement.
+
+    `use_vail` adds the variational bottleneck of Peng et al. (2019), https://arxiv.org/abs/1810.00821: D reads
+    z ~ N(μ(s), σ²) and the loss gains β (KL − 0.5), with the divergence of z from N(0, 1), of expert and policy added;
+    β follows by dual gradient ascent. Rewards are those of z = μ(s).
+
+    With `normalize`, vector observations are scaled by the expert's statistics.
+
+    :param demonstrations: a `.demo` file, a folder of them, or a loaded recording of the behavior
+    :param gamma: discount of future rewards
+    :param strength: factor of the rewards
+    :param learning_rate: of the discriminator
+    :param use_actions: D reads the action, as the environment gets it, and whether the episode came to its end, too
+    :param use_vail: with the bottleneck
+    :param network: of the discriminator, as in `NetworkSettings`, but without memory
+    :raises DemonstrationError: no such recording
+    :raises UnityGymError: a discount outside 0…1, or memory
+    """
+
+    name = "gail"
+    beta: torch.Tensor
+
+    def __init__(
+        self,
+        demonstrations: Recording,
+        gamma: float = 0.99,
+        strength: float = 1.0,
+        learning_rate: float = 3e-4,
+        *,
+        use_actions: bool = False,
+        use_vail: bool = False,
+        **network: Any,
+    ) -> None:
+        super().__init__(gamma, strength, learning_rate, **network)
+        require_recording(demonstrations)
+        self.demonstrations = demonstrations
+        self.use_actions, self.use_vail = use_actions, use_vail
+        self._expert: Expert | None = None
+
+    def setup(self, spec: BehaviorSpec) -> None:
+        """Build the discriminator and its optimiser, and read the recording.
+
+        A recording that is gone, as it may be where a saved model is loaded, is missed only when the model learns.
+
+        :raises DemonstrationError: the recording cannot be read, or does not fit the behavior
+        """
+        super().setup(spec)
+        self._spec = spec
+        if recording_exists(self.demonstrations):
+            self._expert = Expert(self.demonstrations, spec)
+            self.body.update_normalization(self._expert.observations)
+
+    def _build(self, spec: BehaviorSpec) -> None:
+        actions = spec.action_spec
+        extra = actions.continuous_size + sum(actions.discrete_branches) + 1 if self.use_actions else 0
+        self.body = NetworkBody(spec, self.settings, extra_size=extra)
+        size = self.body.features
+        if self.use_vail:
+            self.mean = linear(size, _BOTTLENECK_SIZE, kaiming(0.1))
+            self.deviation = nn.Parameter(torch.ones(_BOTTLENECK_SIZE))
+            self.register_buffer("beta", torch.zeros(()))
+            size = _BOTTLENECK_SIZE
+        self.logit = linear(size, 1, lambda weight: nn.init.xavier_uniform_(weight, gain=0.2))
+
+    @torch.no_grad()
+    def rewards(self, batch: Batch) -> torch.Tensor:
+        """float (m,), −ln(1 − D (1 − 1e-7))."""
+        features = self._features(self._inputs(batch))
+        logit = self.logit(self.mean(features) if self.use_vail else features).squeeze(1)
+        # 1 − D (1 − ε) = (1 − D) + ε D, which keeps its digits where D is almost 1
+        return -(torch.sigmoid(-logit) + _EPSILON * torch.sigmoid(logit)).log()
+
+    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """One step down the loss: its parts, and the means of D for expert and policy."""
+        shown = self._inputs(batch)
+        if batch.valid is not None:
+            shown = [column[batch.valid] for column in shown]
+        count = len(shown[0])
+        expert = self._inputs(self._expert_on(shown[0].device).sample(count))
+        logit, mean = self._discriminate([torch.cat(pair) for pair in zip(expert, shown, strict=True)])
+        of_expert, of_policy = torch.sigmoid(logit[:count]), torch.sigmoid(logit[count:])
+        not_policy = torch.sigmoid(-logit[count:])
+        discrimination = -((of_expert + _EPSILON).log() + (not_policy + _EPSILON).log()).mean()
+        penalty = _PENALTY_WEIGHT * self._gradient_penalty(expert, shown)
+        loss = discrimination + penalty
+        log = {
+            "loss": discrimination,
+            "policy_estimate": of_policy.mean(),
+            "expert_estimate": of_expert.mean(),
+            "grad_mag_loss": penalty,
+        }
+        if mean is not None:
+            # KL(z of the expert ‖ N(0, 1)) + KL(z of the policy ‖ N(0, 1)), where both have as many rows
+            variance = self.deviation.square()
+            divergence = (mean.square() - 1 - variance.log() + variance).sum(1).mean()
+            loss = loss + self.beta * (divergence - _INFORMATION)
+            log |= {"kl_loss": divergence, "beta": self.beta.clone()}
+        self._descend(loss)
+        if self.use_vail:
+            self.beta.add_(_BETA_STEP * (log["kl_loss"].detach() - _INFORMATION)).clamp_(min=0)
+        return {name: value.detach() for name, value in log.items()}
+
+    def _expert_on(self, device: torch.device) -> Expert:
+        if self._expert is None or self._expert.actions.device != device:
+            self._expert = Expert(self.demonstrations, self._spec, device=device)
+        return self._expert
+
+    def _inputs(self, batch: Batch) -> list[torch.Tensor]:
+        """One float (m, *shape) a sensor, images in 0…1, and where actions count (m, action features and end)."""
+        inputs = [column / 255 if column.dtype == torch.uint8 else column for column in batch.observations]
+        if self.use_actions:
+            actions = action_features(batch.environment_actions, self._spec.action_spec)
+            inputs.append(torch.cat([actions, batch.terminated.to(actions.dtype).unsqueeze(1)], 1))
+        return inputs
+
+    def _features(self, inputs: list[torch.Tensor]) -> torch.Tensor:
+        if not self.use_actions:
+            return self.body(inputs)[0]  # type: ignore[no-any-return]
+        return self.body(inputs[:-1], extra=inputs[-1])[0]  # type: ignore[no-any-return]
+
+    def _discriminate(self, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The logits (m,) of D while it learns, and the means (m, bottleneck) of z."""
+        features, mean = self._features(inputs), None
+        if self.use_vail:
+            mean = self.mean(features)
+            features = mean + torch.randn_like(mean) * self.deviation
+        return self.logit(features).squeeze(1), mean
+
+    def _gradient_penalty(self, expert: list[torch.Tensor], policy: list[torch.Tensor]) -> torch.Tensor:
+        """The mean of (‖∇D‖ − 1)² at random points between the rows of both."""
+        between = [
+            torch.lerp(mine, theirs, torch.rand_like(mine)).requires_grad_()
+            for mine, theirs in zip(expert, policy, strict=True)
+        ]
+        logit, _ = self._discriminate(between)
+        gradients = torch.autograd.grad(torch.sigmoid(logit).sum(), between, create_graph=True)
+        squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0)
+        return ((squares + _EPSILON).sqrt() - 1).square().mean()

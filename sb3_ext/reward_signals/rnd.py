@@ -1,0 +1,60 @@
+"""Random network distillation: what was not seen often is worth seeing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from sb3_ext.experience import Batch
+from sb3_ext.networks import NetworkBody
+from sb3_ext.reward_signals.signal import LearnedSignal
+from unity_gym.specs import BehaviorSpec
+
+
+class RND(LearnedSignal):
+    """The reward is the error of a network that learns what another, random and fixed, makes of an observation.
+
+    Paper: https://arxiv.org/abs/1810.12894. The reward is ‖f̂(s) − f(s)‖², and the loss its mean; f and f̂ have the same
+    size. With `normalize`, both networks scale vector observations by the statistics of the first rollout, which then
+    stay: otherwise f, and with it what is new, would move. The reward does not end with an episode.
+
+    :param gamma: discount of future rewards
+    :param strength: factor of the rewards
+    :param learning_rate: of f̂
+    :param network: of both, as in `NetworkSettings`, but without memory
+    :raises UnityGymError: a discount outside 0…1, or memory
+    """
+
+    name = "rnd"
+    outlasts_episodes = True
+
+    def __init__(self, gamma: float = 0.99, strength: float = 1.0, learning_rate: float = 1e-4, **network: Any) -> None:
+        super().__init__(gamma, strength, learning_rate, **network)
+
+    def _build(self, spec: BehaviorSpec) -> None:
+        self.target = NetworkBody(spec, self.settings).requires_grad_(False)
+        self.predictor = NetworkBody(spec, self.settings, self.target.normalization)
+
+    def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
+        """Take the statistics of (n, *shape) a sensor, unless there are some."""
+        if self.target.normalization is not None and self.target.normalization.fresh:
+            self.target.update_normalization(observations)
+
+    @torch.no_grad()
+    def rewards(self, batch: Batch) -> torch.Tensor:
+        """float (m,), the errors."""
+        return self._errors(batch)
+
+    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """One step down the loss."""
+        loss = batch.mean(self._errors(batch))
+        self._descend(loss)
+        return {"loss": loss.detach()}
+
+    def _errors(self, batch: Batch) -> torch.Tensor:
+        errors: torch.Tensor = (
+            (self.predictor(batch.observations)[0] - self.target(batch.observations)[0]).square().sum(1)
+        )
+        return errors
