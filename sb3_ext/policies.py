@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from sb3_ext.agents import SpaceColumns
-from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution
+from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution, ActionHead
 from sb3_ext.experience import Batch, Rollout
 from sb3_ext.networks import NetworkBody, NetworkSettings
 from sb3_ext.networks.layers import linear
@@ -23,7 +24,130 @@ from unity_gym.specs import ActionTuple, Array
 Tensors = list[torch.Tensor]
 
 
-class UnityPolicy(BasePolicy):
+class AgentPolicy(BasePolicy):
+    """An actor over the sensors of a behavior: what the policies of all algorithms have in common.
+
+    A subclass builds `body` and `head`, and says how to `act` and what the environment gets of it.
+
+    :param observation_space: of one agent
+    :param action_space: of one agent
+    :param columns: observations and actions as columns; by default derived from the spaces
+    :param network: as in `NetworkSettings`
+    :param optimizer_class: of the optimisers
+    :param optimizer_kwargs: beside the learning rate; by default Adam's fused form
+    :param options: of the subclass, which `save` keeps
+    """
+
+    body: NetworkBody
+    head: ActionHead
+    action_scaling: str
+    memory_size: int
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        columns: SpaceColumns | None,
+        network: dict[str, Any],
+        optimizer_class: type[torch.optim.Optimizer],
+        optimizer_kwargs: dict[str, Any] | None,
+        **options: Any,
+    ) -> None:
+        if optimizer_kwargs is None and optimizer_class is torch.optim.Adam:
+            optimizer_kwargs = {"fused": True}  # the same steps, sooner
+        super().__init__(
+            observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs
+        )
+        self.columns = columns or SpaceColumns(observation_space, action_space)
+        self.settings = NetworkSettings(**network)
+        self._constructor = {
+            "columns": self.columns,
+            "optimizer_class": optimizer_class,
+            "optimizer_kwargs": optimizer_kwargs,
+            **network,
+            **options,
+        }
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters() | self._constructor | {"lr_schedule": self._dummy_schedule}
+        del data["normalize_images"]
+        return data
+
+    def act(
+        self, observations: Tensors, masks: torch.Tensor | None, memory: torch.Tensor, deterministic: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Decide for n agents.
+
+        :param observations: one (n, *shape) a sensor
+        :param masks: bool (n, sum of branches), True = allowed; None allows everything
+        :param memory: (n, memory size)
+        :return: actions (n, columns), their log-probabilities (n, columns or 0), memory afterwards
+        """
+        raise NotImplementedError
+
+    def environment_actions(self, actions: Array) -> ActionTuple:
+        """Actions (n, columns), as `act` gives them → what the environment gets."""
+        raise NotImplementedError
+
+    @property
+    def has_fresh_normalization(self) -> bool:
+        """Whether observations are normalised and no statistics are there yet."""
+        return self.body.normalization is not None and self.body.normalization.fresh
+
+    def tensors(self, columns: Sequence[Array]) -> Tensors:
+        """Arrays as tensors on the device of this policy."""
+        return [torch.as_tensor(column, device=self.device) for column in columns]
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:
+        """Actions (n, columns), without masks and memory; SB3 requires the method."""
+        columns = self._columns(observation)
+        memory = torch.zeros((len(columns[0]), self.memory_size), device=self.device)
+        return self.act(columns, None, memory, deterministic)[0]
+
+    def _columns(self, observation: PyTorchObs) -> Tensors:
+        arrays = (
+            {key: part.cpu().numpy() for key, part in observation.items()}
+            if isinstance(observation, dict)
+            else observation.cpu().numpy()
+        )
+        return self.tensors(self.columns.columns(arrays))
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
+        """The actions for one observation or a batch of n, as the action space forms them.
+
+        It replaces `BasePolicy.predict`, which knows neither masks nor actions of numbers and choices.
+
+        :param state: the memory, as the last call returned it; None at first and where there is none
+        :param episode_start: bool (n,), where the memory begins anew
+        :param action_masks: bool (n, sum of branches), True = allowed
+        """
+        self.set_training_mode(False)
+        tensor, is_batch = self.obs_to_tensor(observation)
+        columns = self._columns(tensor)
+        n = len(columns[0])
+        memory = torch.zeros((n, self.memory_size)) if state is None else torch.as_tensor(state[0]).clone()
+        if episode_start is not None:
+            memory[torch.as_tensor(episode_start, dtype=torch.bool).reshape(-1)] = 0
+        masks = None
+        if action_masks is not None:
+            masks = torch.as_tensor(action_masks, dtype=torch.bool, device=self.device).reshape(n, -1)
+        with torch.no_grad():
+            raw, _, memory = self.act(columns, masks, memory.to(self.device), deterministic)
+        actions = self.columns.actions(self.environment_actions(raw.cpu().numpy()))
+        if not is_batch:
+            actions = {key: part[0] for key, part in actions.items()} if isinstance(actions, dict) else actions[0]
+        return actions, (memory.cpu().numpy(),) if self.memory_size else None
+
+
+class UnityPolicy(AgentPolicy):
     """An actor and a critic with one value head a reward signal, as Unity's PPO has them.
 
     Memory, where there is any, is one vector an agent: the actor's, then that of each separate critic.
@@ -62,10 +186,18 @@ class UnityPolicy(BasePolicy):
         optimizer_kwargs: dict[str, Any] | None = None,
         **network: Any,
     ) -> None:
-        if optimizer_kwargs is None and optimizer_class is torch.optim.Adam:
-            optimizer_kwargs = {"fused": True}  # the same steps, sooner
         super().__init__(
-            observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs
+            observation_space,
+            action_space,
+            columns=columns,
+            network=network,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=optimizer_kwargs,
+            value_heads=tuple(value_heads),
+            shared_critic=shared_critic,
+            second_critic=second_critic,
+            action_scaling=action_scaling,
+            log_std_init=log_std_init,
         )
         if action_scaling not in ("unity", "clip"):
             raise UnknownNameError(f"action_scaling is 'unity' or 'clip', not {action_scaling!r}")
@@ -76,20 +208,7 @@ class UnityPolicy(BasePolicy):
                 f"second_critic={second_critic!r} stands beside a first critic of its own, which shared_critic=True "
                 "leaves out: give one of them"
             )
-        self.columns = columns or SpaceColumns(observation_space, action_space)
-        self.settings = NetworkSettings(**network)
         self.action_scaling = action_scaling
-        self._constructor = {
-            "columns": self.columns,
-            "value_heads": tuple(value_heads),
-            "shared_critic": shared_critic,
-            "second_critic": second_critic,
-            "action_scaling": action_scaling,
-            "log_std_init": log_std_init,
-            "optimizer_class": optimizer_class,
-            "optimizer_kwargs": optimizer_kwargs,
-            **network,
-        }
         spec = self.columns.spec
         self.distribution = ActionDistribution(spec.action_spec)
         self.body = NetworkBody(spec, self.settings)
@@ -101,11 +220,6 @@ class UnityPolicy(BasePolicy):
         self.second_value_head = linear(self.body.features, len(value_heads), _xavier_rows) if second_critic else None
         self.memory_size = self.settings.memory_size * (1 + len(self._critics))
         self.optimizer = optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        data = super()._get_constructor_parameters() | self._constructor | {"lr_schedule": self._dummy_schedule}
-        del data["normalize_images"]
-        return data
 
     def act(
         self, observations: Tensors, masks: torch.Tensor | None, memory: torch.Tensor, deterministic: bool = False
@@ -203,10 +317,14 @@ class UnityPolicy(BasePolicy):
             ]
             rollout.memory[first[which]] = torch.cat(after, 1).to(torch.float32)
 
-    @property
-    def has_fresh_normalization(self) -> bool:
-        """Whether observations are normalised and no statistics are there yet."""
-        return self.body.normalization is not None and self.body.normalization.fresh
+    def frozen(self) -> UnityPolicy:
+        """A copy that acts with these weights and statistics while this policy learns; it has no optimiser."""
+        apart = {
+            id(self.distribution): ActionDistribution(self.columns.spec.action_spec),
+            id(self.columns): self.columns,
+            id(self.optimizer): None,
+        }
+        return copy.deepcopy(self, apart)
 
     def environment_actions(self, actions: Array) -> ActionTuple:
         """Raw actions (n, columns) → what the environment gets."""
@@ -218,57 +336,6 @@ class UnityPolicy(BasePolicy):
         else:
             continuous = np.clip(raw, low, high)
         return ActionTuple(continuous, actions[:, size:].astype(np.int32))
-
-    def tensors(self, columns: Sequence[Array]) -> Tensors:
-        """Arrays as tensors on the device of this policy."""
-        return [torch.as_tensor(column, device=self.device) for column in columns]
-
-    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:
-        """Raw actions (n, columns), without masks and memory; SB3 requires the method."""
-        columns = self._columns(observation)
-        memory = torch.zeros((len(columns[0]), self.memory_size), device=self.device)
-        return self.act(columns, None, memory, deterministic)[0]
-
-    def _columns(self, observation: PyTorchObs) -> Tensors:
-        arrays = (
-            {key: part.cpu().numpy() for key, part in observation.items()}
-            if isinstance(observation, dict)
-            else observation.cpu().numpy()
-        )
-        return self.tensors(self.columns.columns(arrays))
-
-    def predict(
-        self,
-        observation: np.ndarray | dict[str, np.ndarray],
-        state: tuple[np.ndarray, ...] | None = None,
-        episode_start: np.ndarray | None = None,
-        deterministic: bool = False,
-        action_masks: np.ndarray | None = None,
-    ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
-        """The actions for one observation or a batch of n, as the action space forms them.
-
-        It replaces `BasePolicy.predict`, which knows neither masks nor actions of numbers and choices.
-
-        :param state: the memory, as the last call returned it; None at first and where there is none
-        :param episode_start: bool (n,), where the memory begins anew
-        :param action_masks: bool (n, sum of branches), True = allowed
-        """
-        self.set_training_mode(False)
-        tensor, is_batch = self.obs_to_tensor(observation)
-        columns = self._columns(tensor)
-        n = len(columns[0])
-        memory = torch.zeros((n, self.memory_size)) if state is None else torch.as_tensor(state[0]).clone()
-        if episode_start is not None:
-            memory[torch.as_tensor(episode_start, dtype=torch.bool).reshape(-1)] = 0
-        masks = None
-        if action_masks is not None:
-            masks = torch.as_tensor(action_masks, dtype=torch.bool, device=self.device).reshape(n, -1)
-        with torch.no_grad():
-            raw, _, memory = self.act(columns, masks, memory.to(self.device), deterministic)
-        actions = self.columns.actions(self.environment_actions(raw.cpu().numpy()))
-        if not is_batch:
-            actions = {key: part[0] for key, part in actions.items()} if isinstance(actions, dict) else actions[0]
-        return actions, (memory.cpu().numpy(),) if self.memory_size else None
 
 
 def _xavier_rows(weight: torch.Tensor) -> torch.Tensor:
