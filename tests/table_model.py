@@ -36,6 +36,7 @@ class Row:
     decided: bool = False
     terminated: bool = False
     truncated: bool = False
+    group_ended: bool = False
     running: bool = False
     ended_at: int = 0
 
@@ -72,18 +73,20 @@ class Model:
     def forget_outcomes(self) -> None:
         for row in self.rows:
             row.reward = row.group_reward = 0.0
-            row.terminated = row.truncated = row.running = False
+            row.terminated = row.truncated = row.group_ended = row.running = False
 
     def find(self, player: int, agent: int) -> Row | None:
         return next((row for row in self.rows if (row.player, row.id) == (player, agent)), None)
 
     def update(self, decided: Sequence[Entry], ended: Sequence[Entry], player: int) -> list[int]:
         self.exchange += 1
+        before = self.ended()
         for entry in ended:
             row = self.find(player, entry.id)
             if row is not None and row.alive:
                 row.add(entry)
                 row.end(entry.seen, entry.interrupted, self.exchange)
+        self.end_groups(before)
         found = [self.find(player, entry.id) for entry in decided]
         taken = [row for row in found if row is not None]
         for position, entry in enumerate(decided):
@@ -105,6 +108,15 @@ class Model:
             row.allowed = [not forbidden for forbidden in entry.forbidden]
         return [next(i for i, row in enumerate(self.rows) if row is mine) for mine in found]
 
+    def ended(self) -> list[Row]:
+        return [row for row in self.rows if row.terminated or row.truncated]
+
+    def end_groups(self, before: list[Row]) -> None:
+        living = [(row.player, row.group) for row in self.rows if row.alive]
+        for row in self.ended():
+            if not any(row is other for other in before):
+                row.group_ended = row.group > 0 and (row.player, row.group) not in living
+
     def free(self, entry: Entry, player: int, taken: list[Row], decided: Sequence[Entry]) -> Row | None:
         dead = [row for row in self.rows if not row.alive and not any(row is other for other in taken)]
         gone = [row for row in dead if row.player == player]
@@ -119,9 +131,11 @@ class Model:
         return min(candidates, key=lambda row: row.ended_at >= self.exchange, default=None)
 
     def cut(self, player: int) -> None:
+        before = self.ended()
         for row in self.rows:
             if row.alive and row.player == player:
                 row.end(row.seen, True, self.exchange)
+        self.end_groups(before)
 
     def restart(self) -> None:
         for row in self.rows:

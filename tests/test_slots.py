@@ -277,6 +277,33 @@ def test_cut_truncates_the_running_episodes_of_one_player() -> None:
     assert table.reward.tolist() == [0.0, 0.0, 0.0], "reward that survives a RESET comes with a first entry"
 
 
+def test_a_group_ends_with_its_last_members_and_not_with_the_first() -> None:
+    table = new_table(1, 2, 3, group=4)
+    tell(table, [Entry(2, group=4), Entry(3, group=4)], [Entry(1, group=4)])
+    assert table.terminated.tolist() == [True, False, False]
+    assert not table.group_ended.any()
+    table.begin_step()
+    again = [Entry(number, group=4) for number in (1, 2, 3)]  # the next episode, of the same group, in one message
+    tell(table, again, [Entry(2, group=4), Entry(3, group=4, interrupted=True)])
+    assert table.group_ended.tolist() == [False, True, True]
+    table.begin_step()
+    assert not table.group_ended.any()
+
+
+def test_agents_of_one_player_and_group_are_together_and_others_alone() -> None:
+    table = AgentTable(SPEC, "uint8")
+    for player in (0, 1):
+        tell(table, [Entry(1, group=4), Entry(2, group=4), Entry(3, group=5), Entry(4)], player=player)
+    assert len(np.unique(table.group)) == 6
+    assert table.group[0] == table.group[1]
+    assert table.group[4] == table.group[5]
+    assert (table.group < 0).tolist() == [False, False, False, True] * 2
+    table.begin_step()
+    tell(table, (), [Entry(4)])
+    assert table.terminated[3]
+    assert not table.group_ended[3]  # there is none
+
+
 def test_an_episode_that_began_within_a_step_is_nobodys_until_the_next() -> None:
     table = new_table(1)
     tell(table, [Entry(2)])
@@ -336,6 +363,7 @@ def assert_equal(table: AgentTable, model: Model) -> None:
         ("alive", [row.alive for row in rows]),
         ("decided", [row.decided for row in rows]),
         ("terminated", [row.terminated for row in rows]),
+        ("group_ended", [row.group_ended for row in rows]),
         ("truncated", [row.truncated for row in rows]),
     ):
         assert getattr(table, name).tolist() == expected, name

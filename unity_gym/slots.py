@@ -28,6 +28,8 @@ class AgentTable:
     - `terminated`, `truncated`: bool (rows,), the episode that ran in the row when the step began has ended. If
       `decided` holds too, the other columns already show the next episode.
     - `final_observations`: as `observations`, the last state of the ended episode; valid where one ended
+    - `group_ended`: bool (rows,), an episode of a group's member has ended here, and no other member's goes on: each has
+      ended too, now or before
     - `action_mask`: bool (rows, sum of the branch sizes), True = **allowed**
     - `agent_id`, `group_id`, `player`: int32 (rows,); id and player −1 = no agent has had the row
     - `alive`: bool (rows,), an episode is running and has had its first decision
@@ -52,7 +54,7 @@ class AgentTable:
         self.final_observations = [np.zeros((0, *shape), dtype) for shape, dtype in pairs]
         self.reward, self.group_reward = np.zeros(0, np.float32), np.zeros(0, np.float32)
         self.decided, self.alive = np.zeros(0, bool), np.zeros(0, bool)
-        self.terminated, self.truncated = np.zeros(0, bool), np.zeros(0, bool)
+        self.terminated, self.truncated, self.group_ended = (np.zeros(0, bool) for _ in range(3))
         self.action_mask = np.zeros((0, self._mask_width), bool)
         self.agent_id, self.group_id, self.player = (np.zeros(0, np.int32) for _ in range(3))
         self._running = np.zeros(0, bool)  # alive when the step began
@@ -66,6 +68,12 @@ class AgentTable:
     def __len__(self) -> int:
         return len(self._key)
 
+    @property
+    def group(self) -> Array:
+        """int64 (rows,), equal for the agents of one player and group; for one without a group negative, and its own."""
+        numbers = self.group_id + (self.player.astype(np.int64) << _ID_BITS)
+        return np.where(self.group_id > 0, numbers, -1 - np.arange(len(self)))
+
     def begin_step(self) -> None:
         """Forget the last step's rewards, ends and decisions."""
         self.forget_outcomes()
@@ -74,7 +82,7 @@ class AgentTable:
 
     def forget_outcomes(self) -> None:
         """Forget the last step's rewards and ends, and note no others until the next step begins."""
-        for column in (self.reward, self.group_reward, self.terminated, self.truncated, self._running):
+        for column in (self.reward, self.group_reward, self.terminated, self.truncated, self.group_ended, self._running):
             column.fill(0)
 
     def update(self, decisions: DecisionSteps, terminals: TerminalSteps, player: int = 0) -> Array:
@@ -136,6 +144,8 @@ class AgentTable:
             mine[ended] = column
         self.alive[rows] = False
         self.decided[rows] = False
+        group = self.group
+        self.group_ended[ended] = (self.group_id[ended] > 0) & ~np.isin(group[ended], group[self.alive])
         self._ended_at[rows] = self._exchange
 
     def _decide(self, rows: Array, decisions: DecisionSteps) -> None:
@@ -198,7 +208,7 @@ class AgentTable:
 
         self.observations = [grown(column) for column in self.observations]
         self.final_observations = [grown(column) for column in self.final_observations]
-        for name in ("reward", "group_reward", "decided", "alive", "terminated", "truncated", "group_id"):
+        for name in ("reward", "group_reward", "decided", "alive", "terminated", "truncated", "group_ended", "group_id"):
             setattr(self, name, grown(getattr(self, name)))
         self.action_mask = grown(self.action_mask, 1)
         self.agent_id, self.player, self._key = (grown(c, -1) for c in (self.agent_id, self.player, self._key))
