@@ -77,3 +77,49 @@ def separation(apart: Array, half: Array, yaw: Array, other_half: Array, other_y
     normal[1] = sign * (axis == 4)
     normal[2] = sign * np.choose(axis, [-sin, cos, -other_sin, other_cos, 0])
     return gaps.max(axis=0), normal
+
+
+def contact_edge(
+    apart: Array, half: Array, yaw: Array, other_half: Array, other_yaw: Array, normal: Array
+) -> tuple[Array, Array]:
+    """Where upright boxes touch, as seen from above: both ends of the piece of an edge that the nearer edges share.
+
+    It is the edge to which the normal is perpendicular; the other box's edge is cut off at its ends.
+
+    :param normal: (3, k), level, from `separation` with the same boxes, whose arrays are (3, k) and (k)
+    :return: points (2 ends, 2: x and z from the centre of the first box, k), and distances (2, k) of the boxes there
+    """
+    x, z = normal[0], normal[2]
+
+    def alignment(turn: Array) -> Array:
+        return np.maximum(np.abs(np.sin(turn) * x + np.cos(turn) * z), np.abs(np.cos(turn) * x - np.sin(turn) * z))
+
+    swapped = alignment(yaw) < alignment(other_yaw)  # the edge is one of the other box
+    sign = np.where(swapped, -1, 1)
+    yaw, other_yaw = np.where(swapped, other_yaw, yaw), np.where(swapped, yaw, other_yaw)
+    half, other_half = np.where(swapped, other_half, half), np.where(swapped, half, other_half)
+    out, along = sign * np.stack([x, z]), sign * np.stack([z, -x])  # out of the box with the edge, and along the edge
+    across, forward = _axes(yaw)
+    depth = np.abs((across * out).sum(axis=0)) * half[0] + np.abs((forward * out).sum(axis=0)) * half[2]
+    width = np.abs((across * along).sum(axis=0)) * half[0] + np.abs((forward * along).sum(axis=0)) * half[2]
+
+    # The edge of the other box that looks this way the most, in these axes: its middle, and to one of its ends.
+    across, forward = _axes(other_yaw)
+    facing_across, facing_forward = (across * out).sum(axis=0), (forward * out).sum(axis=0)
+    by_forward = np.abs(facing_forward) > np.abs(facing_across)
+    facing = np.where(by_forward, facing_forward, facing_across)
+    middle = sign * apart[::2] - np.sign(facing) * np.where(by_forward, forward * other_half[2], across * other_half[0])
+    to_end = np.where(by_forward, across * other_half[0], forward * other_half[2])
+    middle_along, end_along = (middle * along).sum(axis=0), (to_end * along).sum(axis=0)
+    middle_out, end_out = (middle * out).sum(axis=0), (to_end * out).sum(axis=0)
+    ends = np.stack([middle_along - end_along, middle_along + end_along])
+    share = np.clip((np.clip(ends, -width, width) - middle_along) / end_along, -1, 1)
+    points = (middle_along + share * end_along)[:, np.newaxis] * along + depth * out
+    points += np.where(swapped, apart[::2], 0)
+    return points, middle_out + share * end_out - depth
+
+
+def _axes(yaw: Array) -> tuple[Array, Array]:
+    """Unit vectors (x and z) to the right and forward."""
+    cos, sin = np.cos(yaw), np.sin(yaw)
+    return np.stack([cos, -sin]), np.stack([sin, cos])
