@@ -17,7 +17,7 @@ from sb3_ext.agents import SpaceColumns
 from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution, ActionHead
 from sb3_ext.experience import Batch, Rollout
 from sb3_ext.networks import NetworkBody, NetworkSettings
-from sb3_ext.networks.layers import linear
+from sb3_ext.networks.layers import linear, xavier_rows
 from unity_gym.errors import UnityGymError, UnknownNameError
 from unity_gym.specs import ActionTuple, Array
 
@@ -214,10 +214,10 @@ class UnityPolicy(AgentPolicy):
         self.body = NetworkBody(spec, self.settings)
         self.head = self.distribution.proba_distribution_net(self.body.features, log_std_init)
         self.critic = None if shared_critic else NetworkBody(spec, self.settings, self.body.normalization)
-        self.value_head = linear(self.body.features, len(value_heads), _xavier_rows)
+        self.value_head = linear(self.body.features, len(value_heads), xavier_rows)
         self.combined_by = second_critic
         self.second_critic = NetworkBody(spec, self.settings, self.body.normalization) if second_critic else None
-        self.second_value_head = linear(self.body.features, len(value_heads), _xavier_rows) if second_critic else None
+        self.second_value_head = linear(self.body.features, len(value_heads), xavier_rows) if second_critic else None
         self.memory_size = self.settings.memory_size * (1 + len(self._critics))
         self.optimizer = optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
@@ -336,10 +336,3 @@ class UnityPolicy(AgentPolicy):
         else:
             continuous = np.clip(raw, low, high)
         return ActionTuple(continuous, actions[:, size:].astype(np.int32))
-
-
-def _xavier_rows(weight: torch.Tensor) -> torch.Tensor:
-    """Each row as the weights of a layer with one output."""
-    for row in weight:
-        nn.init.xavier_uniform_(row.unsqueeze(0))
-    return weight

@@ -95,6 +95,7 @@ class Encoding(nn.Module):
         ]
         if set(goals) & set(self._entities):
             raise UnityGymError("a goal cannot be a list of entities of variable length: use a vector or an image")
+        self._goals_are_images = not set(goals).isdisjoint(self._images)
         self.attention = None
         if self._entities:
             self.attention = EntityAttention(self.size, [sensors[index].shape[1] for index in self._entities])
@@ -187,6 +188,8 @@ class NetworkBody(Encoding):
         if extra is not None:
             x = torch.cat([x, extra], 1)
         goal = x[:, self.goals] if self.goal_layer is not None else None
+        if goal is not None and not self._goals_are_images and not any(column.requires_grad for column in observations):
+            goal = goal.detach()  # only what it was joined to depends on weights
         x = self.layers(x)
         if self.goal_layer is not None:
             x = self.goal_layer(x, goal)

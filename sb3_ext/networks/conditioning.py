@@ -7,6 +7,8 @@ from torch import nn
 
 from sb3_ext.networks.layers import linear, swish_layers
 
+_AGENTS_A_GOAL = 2  # so many or more: to write the weights once a goal is faster than once an agent
+
 
 class GoalConditionedLayer(nn.Module):
     """A dense layer whose weights are the output of a hypernetwork that reads the goal (Ha et al. 2016), then swish.
@@ -29,5 +31,12 @@ class GoalConditionedLayer(nn.Module):
 
     def forward(self, x: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
         """(n, inputs) and (n, goal size) → (n, outputs)."""
-        weights = self.weights(goal).reshape(-1, *self._shape)
-        return nn.functional.silu(torch.bmm(x.unsqueeze(1), weights).squeeze(1) + self.bias)
+        if not goal.requires_grad and not torch.onnx.is_in_onnx_export():
+            goals, which = torch.unique(goal, dim=0, return_inverse=True)
+            if len(goals) * _AGENTS_A_GOAL <= len(goal):
+                everyone_for_each = x @ self._weights_for(goals)
+                return nn.functional.silu(everyone_for_each[which, torch.arange(len(x))] + self.bias)
+        return nn.functional.silu(torch.bmm(x.unsqueeze(1), self._weights_for(goal)).squeeze(1) + self.bias)
+
+    def _weights_for(self, goals: torch.Tensor) -> torch.Tensor:
+        return self.weights(goals).reshape(-1, *self._shape)  # type: ignore[no-any-return]
