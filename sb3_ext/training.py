@@ -17,8 +17,9 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 from sb3_ext.agents import SpaceColumns
+from sb3_ext.expert import recording_exists
 from sb3_ext.ppo import PPO
-from sb3_ext.reward_signals import Extrinsic
+from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic, RewardSignal
 from sb3_ext.runs import Curve, Run, Summary, Timers, restore
 from sb3_ext.settings import (
     BehaviorSettings,
@@ -26,6 +27,7 @@ from sb3_ext.settings import (
     Gaussian,
     MultiRange,
     PPOSettings,
+    RewardSignals,
     RunSettings,
     Uniform,
     unsupported,
@@ -46,7 +48,24 @@ _UNITYS_NAMES = {
     "train/clip_range": "Policy/Epsilon",
     "train/ent_coef": "Policy/Beta",
     "rollout/extrinsic_value_estimate": "Policy/Extrinsic Value Estimate",
+    "rollout/curiosity_value_estimate": "Policy/Curiosity Value Estimate",
+    "rollout/curiosity_reward": "Policy/Curiosity Reward",
+    "train/curiosity_forward_loss": "Losses/Curiosity Forward Loss",
+    "train/curiosity_inverse_loss": "Losses/Curiosity Inverse Loss",
+    "rollout/gail_value_estimate": "Policy/Gail Value Estimate",
+    "rollout/gail_reward": "Policy/Gail Reward",
+    "train/gail_loss": "Losses/GAIL Loss",
+    "train/gail_policy_estimate": "Policy/GAIL Policy Estimate",
+    "train/gail_expert_estimate": "Policy/GAIL Expert Estimate",
+    "train/gail_grad_mag_loss": "Policy/GAIL Grad Mag Loss",
+    "train/gail_kl_loss": "Losses/GAIL KL Loss",
+    "train/gail_beta": "Policy/GAIL Beta",
+    "rollout/rnd_value_estimate": "Policy/Rnd Value Estimate",
+    "rollout/rnd_reward": "Policy/Rnd Reward",
+    "train/rnd_loss": "Losses/RND Loss",
 }
+_OF_EPISODES = ("Policy/Curiosity Reward", "Policy/Gail Reward", "Policy/Rnd Reward")  # sums; an update tells means
+_SIGNALS: dict[str, type[RewardSignal]] = {"extrinsic": Extrinsic, "curiosity": Curiosity, "gail": GAIL, "rnd": RND}
 
 
 def train(settings: RunSettings) -> bool:
@@ -57,6 +76,7 @@ def train(settings: RunSettings) -> bool:
         saved
     """
     _refuse_unsupported(settings)
+    _require_recordings(settings)
     run = Run(settings)
     environment = settings.env_settings
     if environment.seed < 0:
@@ -134,6 +154,23 @@ def _refuse_unsupported(settings: RunSettings, behaviors: list[str] | None = Non
         raise UnityGymError("not supported: " + "; ".join(f"{path}: {reason}" for path, reason in told))
 
 
+def _require_recordings(settings: RunSettings) -> None:
+    """Look for the recordings before a player is launched for nothing."""
+    named = settings.behaviors if settings.default_settings is None else {"": settings.default_settings}
+    for name, behavior in (named | settings.behaviors).items():
+        block = f"behaviors.{name}" if name else "default_settings"
+        imitators = {
+            "reward_signals.gail": behavior.reward_signals.gail,
+            "behavioral_cloning": behavior.behavioral_cloning,
+        }
+        for path, imitator in imitators.items():
+            if imitator is not None and not recording_exists(imitator.demo_path):
+                raise UnityGymError(
+                    f"{block}.{path}.demo_path is {imitator.demo_path!r}, which is not there, seen from {Path.cwd()}: "
+                    "give the path of a .demo file or of a folder of them, or delete the block"
+                )
+
+
 def _plain(behavior: str) -> str:
     return behavior.partition("?")[0]
 
@@ -160,11 +197,22 @@ def _await_behaviors(settings: RunSettings, pool: PlayerPool) -> None:
         _say(f"No agent has come of {', '.join(sorted(missing))}, which will learn if one does")
 
 
+def _signals(settings: RewardSignals) -> list[RewardSignal]:
+    """The reward signals that the settings name."""
+    signals = []
+    for name, block in settings.items():
+        arguments = block.model_dump(exclude={"network_settings"})
+        if name != "extrinsic":
+            arguments |= block.network_settings.model_dump(exclude={"deterministic", "memory"})
+        if "demo_path" in arguments:
+            arguments["demonstrations"] = arguments.pop("demo_path")
+        signals.append(_SIGNALS[name](**arguments))
+    return signals
+
+
 def _model(spec: BehaviorSpec, settings: PPOSettings, device: str | None) -> PPO:
     """A model of the behavior, as the settings describe it."""
     numbers, network = settings.hyperparameters, settings.network_settings
-    signal = settings.reward_signals.extrinsic
-    assert signal is not None
     memory = network.memory
     model = PPO(
         "UnityPolicy",
@@ -177,10 +225,11 @@ def _model(spec: BehaviorSpec, settings: PPOSettings, device: str | None) -> PPO
         gae_lambda=numbers.lambd,
         clip_range=numbers.epsilon,
         ent_coef=numbers.beta,
-        reward_signals=[Extrinsic(gamma=signal.gamma, strength=signal.strength)],
+        reward_signals=_signals(settings.reward_signals),
         learning_rate_schedule=numbers.learning_rate_schedule,
         clip_range_schedule=numbers.epsilon_schedule,
         ent_coef_schedule=numbers.beta_schedule,
+        threaded=settings.threaded,
         policy_kwargs={
             "shared_critic": numbers.shared_critic,
             "normalize": network.normalize,
@@ -254,7 +303,9 @@ class Learner:
     def decide(self) -> ActionTuple:
         """The actions of all rows."""
         self._acted += int(self.table.decided.sum())
-        return self.model.decide(self.table, self.settings.network_settings.deterministic, learn=self.learns)
+        actions = self.model.decide(self.table, self.settings.network_settings.deterministic, learn=self.learns)
+        self._note_update()
+        return actions
 
     def observe(self, decided: np.ndarray) -> None:
         """Note what came of the actions.
@@ -272,25 +323,29 @@ class Learner:
         self._returns += table.reward + table.group_reward
         rows = np.flatnonzero(table.terminated | table.truncated)
         if len(rows):
-            strength = self.model.reward_signals[0].strength
             self._seen["Environment/Cumulative Reward"] += self._rewards[rows].tolist()
-            self._seen["Policy/Extrinsic Reward"] += (self._returns[rows] * strength).tolist()
+            extrinsic = self.settings.reward_signals.extrinsic
+            if extrinsic is not None:
+                self._seen["Policy/Extrinsic Reward"] += (self._returns[rows] * extrinsic.strength).tolist()
             # As Unity counts: the decision that the episode ended after is not counted.
             self._seen["Environment/Episode Length"] += (self._lengths[rows] - 1).tolist()
             for column in (self._returns, self._rewards, self._lengths):
                 column[rows] = 0
 
     def update(self) -> None:
-        """Learn from what was seen."""
-        model = self.model
-        model._update_current_progress_remaining(model.num_timesteps, self.settings.max_steps)
-        model.train()
-        model.policy.set_training_mode(False)
-        for name, value in model.logger.name_to_value.items():
+        """Learn from what was seen; where the update runs in a thread, begin to."""
+        self.model._update_current_progress_remaining(self.model.num_timesteps, self.settings.max_steps)
+        self.model.train()
+        self._note_update()
+
+    def _note_update(self) -> None:
+        """Note what an update told when it was over."""
+        logger = self.model.logger
+        for name, value in logger.name_to_value.items():
             if name in _UNITYS_NAMES:
                 size = abs(value) if name == "train/policy_gradient_loss" else value
                 self._seen[_UNITYS_NAMES[name]].append(size)
-        model.logger.dump()
+        logger.dump()
 
     def note(self, stats: dict[str, float]) -> None:
         """Take over what the scene told about itself."""
@@ -319,6 +374,11 @@ class Learner:
         step = self._steps // self.settings.summary_freq * self.settings.summary_freq
         self._next_summary = step + self.settings.summary_freq
         rewards = self._seen.get("Environment/Cumulative Reward", [])
+        lengths = self._seen.get("Environment/Episode Length", [])
+        for name in self._seen.keys() & _OF_EPISODES:
+            decision = np.mean(self._seen.pop(name))
+            if lengths:
+                self._seen[name] = [float(decision * (np.mean(lengths) + 1))]
         if not self._inference:
             if self._board is None:
                 self._board = SummaryWriter(str(self._folder), purge_step=self._begun + 1)

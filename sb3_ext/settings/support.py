@@ -13,12 +13,8 @@ _RESTARTS = "a player that fails ends the run, with a checkpoint; delete this li
 _UNSUPPORTED: tuple[tuple[str, object | Callable[[object], bool], str], ...] = (
     ("behaviors.*.trainer_type", "sac", "SAC cannot be trained; give ppo"),
     ("behaviors.*.trainer_type", "poca", "POCA cannot be trained; give ppo"),
-    ("behaviors.*.reward_signals.curiosity", ..., "there is no curiosity reward; delete this block"),
-    ("behaviors.*.reward_signals.gail", ..., "there is no GAIL reward; delete this block"),
-    ("behaviors.*.reward_signals.rnd", ..., "there is no RND reward; delete this block"),
     ("behaviors.*.behavioral_cloning", ..., "recordings cannot be imitated; delete this block"),
     ("behaviors.*.self_play", ..., "there are no past opponents to play against; delete this block"),
-    ("behaviors.*.threaded", True, "agents wait while their network is updated; give false"),
     ("environment_parameters.*.curriculum", ..., "lessons do not change; give a number or a sampler"),
     ("env_settings.max_lifetime_restarts", lambda value: value not in (0, 10), _RESTARTS),
     ("env_settings.restarts_rate_limit_n", lambda value: value != 1, _RESTARTS),
