@@ -6,6 +6,8 @@ Every column has a log-probability of its own: Unity's PPO clips each for itself
 
 from __future__ import annotations
 
+import math
+
 import torch
 from sb3_contrib.common.maskable.distributions import MaskableMultiCategoricalDistribution
 from stable_baselines3.common.distributions import DiagGaussianDistribution, Distribution
@@ -15,6 +17,8 @@ from sb3_ext.networks.layers import kaiming, linear
 from unity_gym.specs import ActionSpec
 
 CONTINUOUS_LIMIT = 3.0  # raw numbers of ±3 are Unity's ±1
+_LOG_STD_MIN, _LOG_STD_MAX = -20, 2
+_FORBIDDEN = -1e8  # the logit of choices that the mask forbids
 
 
 class ActionHead(nn.Module):
@@ -146,3 +150,87 @@ class ActionDistribution(Distribution):
         """Set the parameters, and sample: the action and its log-probability."""
         actions = self.actions_from_params(*params)
         return actions, self.log_prob(actions)
+
+
+class SquashedActionHead(nn.Module):
+    """Features → the parameters of `SquashedActions`: means, logarithms of deviations, logits.
+
+    :param features: width of the input
+    :param spec: the action
+    """
+
+    def __init__(self, features: int, spec: ActionSpec) -> None:
+        super().__init__()
+        size = spec.continuous_size
+        self.mean = linear(features, size, kaiming(0.2)) if size else None
+        self.log_std = linear(features, size, kaiming(0.2)) if size else None
+        self.logits = linear(features, sum(spec.discrete_branches), kaiming(0.1)) if spec.discrete_size else None
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        """(n, features) → means and log deviations (n, continuous), logits (n, sum of branches)."""
+        return (
+            None if self.mean is None else self.mean(x),
+            None if self.log_std is None else self.log_std(x).clamp(_LOG_STD_MIN, _LOG_STD_MAX),
+            None if self.logits is None else self.logits(x),
+        )
+
+
+class SquashedActions:
+    """A diagonal Gaussian squashed by tanh for the continuous numbers, and a masked categorical for each branch.
+
+    It is what SAC needs of a distribution: a sample that gradients go through, with the exact density also where tanh
+    saturates (SB3's `SquashedDiagGaussianDistribution` adds 1e-6 there), and the probabilities of all choices, over
+    which SAC takes expectations.
+
+    :param spec: the action
+    :param mean: (n, continuous), before tanh
+    :param log_std: (n, continuous)
+    :param logits: (n, sum of branches)
+    :param masks: bool (n, sum of branches), True = allowed; None allows everything
+    """
+
+    def __init__(
+        self,
+        spec: ActionSpec,
+        mean: torch.Tensor | None,
+        log_std: torch.Tensor | None,
+        logits: torch.Tensor | None,
+        masks: torch.Tensor | None = None,
+    ) -> None:
+        self.spec, self.mean, self.log_std = spec, mean, log_std
+        self.log_probs: torch.Tensor | None = None
+        """(n, sum of branches), of each choice; of forbidden ones, about −1e8."""
+        if logits is not None:
+            if masks is not None:
+                logits = logits.masked_fill(~masks, _FORBIDDEN)
+            branches = logits.split(spec.discrete_branches, 1)
+            self.log_probs = torch.cat([branch.log_softmax(1) for branch in branches], 1)
+
+    def rsample(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Continuous numbers (n, continuous) in −1…1, and the logarithm (n,) of their density."""
+        if self.mean is None or self.log_std is None:
+            return None, None
+        noise = torch.randn_like(self.mean)
+        raw = torch.addcmul(self.mean, self.log_std.exp(), noise)
+        # log N(raw) − Σ log(1 − tanh²(raw)), where log(1 − tanh²(x)) = 2 (log 2 − x − softplus(−2 x))
+        correction = 2 * (raw + nn.functional.softplus(-2 * raw))
+        log_prob = (correction - 0.5 * noise.square() - self.log_std).sum(1)
+        constant = 2 * math.log(2) + 0.5 * math.log(2 * math.pi)
+        return raw.tanh(), log_prob - constant * self.spec.continuous_size
+
+    def act(self, deterministic: bool = False) -> torch.Tensor:
+        """(n, columns): a sample, or the squashed mean and the most likely choices."""
+        columns = []
+        if self.mean is not None and self.log_std is not None:
+            raw = self.mean if deterministic else torch.normal(self.mean, self.log_std.exp())
+            columns.append(raw.tanh())
+        if self.log_probs is not None:
+            scores = self.log_probs
+            if not deterministic:
+                # The largest of log p − log E, with E ~ Exp(1), is a sample (the Gumbel-max trick).
+                scores = scores - torch.empty_like(scores).exponential_().log()
+            columns += [
+                branch.argmax(1, keepdim=True).to(torch.float32)
+                for branch in scores.split(self.spec.discrete_branches, 1)
+            ]
+        return torch.cat(columns, 1)

@@ -24,6 +24,13 @@ def normal(deviation: float) -> Initialiser:
     return lambda weight: nn.init.normal_(weight, std=deviation)
 
 
+def xavier_rows(weight: torch.Tensor) -> torch.Tensor:
+    """Each row as the weights of a layer with one output."""
+    for row in weight:
+        nn.init.xavier_uniform_(row.unsqueeze(0))
+    return weight
+
+
 def linear(inputs: int, outputs: int, weight: Initialiser = nn.init.xavier_uniform_) -> nn.Linear:
     """A dense layer: `weight` fills the weights, biases are zero."""
     layer = nn.Linear(inputs, outputs)

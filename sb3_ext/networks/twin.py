@@ -1,0 +1,93 @@
+"""`TwinCritic`: two estimates of what an action is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from sb3_ext.networks.body import Encoding, NetworkBody, NetworkSettings
+from sb3_ext.networks.conditioning import GoalConditionedLayer
+from sb3_ext.networks.layers import Initialiser, kaiming, linear, xavier_rows
+from sb3_ext.networks.normalization import RunningNormalization
+from unity_gym.specs import BehaviorSpec
+
+
+class TwinLinear(nn.Module):
+    """Two dense layers of one size, in one operation.
+
+    :param inputs: features in
+    :param outputs: features out
+    :param weight: fills the weights (outputs, inputs) of each
+    """
+
+    def __init__(self, inputs: int, outputs: int, weight: Initialiser) -> None:
+        super().__init__()
+        both = [linear(inputs, outputs, weight).weight.detach().T for _ in range(2)]
+        self.weight = nn.Parameter(torch.stack(both))
+        self.bias = nn.Parameter(torch.zeros(2, 1, outputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(2, n, inputs), or (n, inputs) for both → (2, n, outputs)."""
+        return torch.baddbmm(self.bias, x.expand(2, -1, -1), self.weight)
+
+
+class TwinCritic(nn.Module):
+    """Q₁ and Q₂ of Fujimoto et al. (2018), of all reward signals.
+
+    They read the state and the continuous action, and give one number for each choice of each branch, or one where
+    there are no branches. What an action of several branches is worth is the mean over its choices.
+
+    Both read the same encoding of the state, to which the action is joined; their dense layers are their own. With
+    memory, the encoding is a whole `NetworkBody`, so that what is remembered does not depend on the action judged.
+
+    :param spec: what the agents observe and do
+    :param settings: size and kind
+    :param signals: reward signals
+    :param normalization: statistics to share with another network of the same behavior
+    :raises UnityGymError: a sensor that no encoder takes
+    """
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        settings: NetworkSettings,
+        signals: int,
+        normalization: RunningNormalization | None = None,
+    ) -> None:
+        super().__init__()
+        action = spec.action_spec
+        width = settings.hidden_units
+        if settings.memory_size:
+            self.body: Encoding = NetworkBody(spec, settings, normalization)
+            size, self._goals = self.body.features, []
+        else:
+            self.body = Encoding(spec, settings, normalization)
+            size, self._goals = self.body.size, self.body.goals
+        size += action.continuous_size
+        self.layers = nn.Sequential()
+        for _ in range(settings.num_layers - bool(self._goals)):
+            self.layers.extend([TwinLinear(size, width, kaiming()), nn.SiLU()])
+            size = width
+        self.goal_layers = nn.ModuleList()
+        if self._goals:
+            self.goal_layers.extend(GoalConditionedLayer(size, width, len(self._goals)) for _ in range(2))
+        self._shape = (2, -1, signals, sum(action.discrete_branches) or 1)
+        self.head = TwinLinear(width, signals * self._shape[-1], xavier_rows)
+
+    def observe(
+        self, observations: Sequence[torch.Tensor], memory: torch.Tensor | None = None, length: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The state, as `forward` reads it; as `NetworkBody.forward`."""
+        if isinstance(self.body, NetworkBody):
+            return self.body(observations, memory, length)  # type: ignore[no-any-return]
+        return self.body.encode(observations), None
+
+    def forward(self, states: torch.Tensor, actions: torch.Tensor | None) -> torch.Tensor:
+        """What `observe` gives, and the continuous numbers (n, size) → (2, n, signals, sum of branches or 1)."""
+        x = self.layers(states if actions is None else torch.cat([states, actions], 1))
+        if self.goal_layers:
+            goal, x = states[:, self._goals], x.expand(2, -1, -1)
+            x = torch.stack([layer(part, goal) for layer, part in zip(self.goal_layers, x, strict=True)])
+        return self.head(x).view(self._shape)  # type: ignore[no-any-return]

@@ -1,0 +1,141 @@
+"""`UnitySACPolicy`: the actor, the critics and the entropy coefficients of SAC, over the sensors of a behavior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.type_aliases import Schedule
+from torch import nn
+
+from sb3_ext.agents import SpaceColumns
+from sb3_ext.distributions import SquashedActionHead, SquashedActions
+from sb3_ext.networks import NetworkBody
+from sb3_ext.networks.twin import TwinCritic
+from sb3_ext.policies import AgentPolicy, Tensors
+from sb3_ext.replay import ReplayBatch
+from unity_gym.errors import UnityGymError
+from unity_gym.specs import ActionTuple, Array
+
+
+class UnitySACPolicy(AgentPolicy):
+    """An actor, two critics with targets, and an entropy coefficient for the continuous numbers and for each branch.
+
+    Actions are columns in which the continuous numbers lie in −1…1; the environment gets them stretched to the bounds
+    of its space. Memory, where there is any, is one vector an agent: the actor's, then the critics'.
+
+    :param observation_space: of one agent
+    :param action_space: of one agent
+    :param lr_schedule: learning rate by remaining progress (1 → 0)
+    :param columns: observations and actions as columns; by default derived from the spaces
+    :param value_heads: names of the reward signals
+    :param init_entcoef: first value of the entropy coefficients
+    :param optimizer_class: of three optimisers: of the actor, the critics and the entropy coefficients
+    :param optimizer_kwargs: beside the learning rate; by default Adam's fused form
+    :param network: as in `NetworkSettings`
+    :raises UnityGymError: continuous actions without bounds, or entropy coefficients that do not begin above 0
+    """
+
+    action_scaling = "tanh"
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        *,
+        columns: SpaceColumns | None = None,
+        value_heads: Sequence[str] = ("extrinsic",),
+        init_entcoef: float = 1.0,
+        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
+        optimizer_kwargs: dict[str, Any] | None = None,
+        **network: Any,
+    ) -> None:
+        super().__init__(
+            observation_space,
+            action_space,
+            columns=columns,
+            network=network,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=optimizer_kwargs,
+            value_heads=tuple(value_heads),
+            init_entcoef=init_entcoef,
+        )
+        low, high = self.columns.low, self.columns.high
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise UnityGymError(
+                f"SAC stretches its actions to the bounds of the action space, and {low.tolist()} to {high.tolist()} "
+                "are none: bound the space (gymnasium.wrappers.RescaleAction, or low and high of the Box)"
+            )
+        if not init_entcoef > 0:
+            raise UnityGymError(f"init_entcoef is above 0, as its logarithm is learned; got {init_entcoef}")
+        spec = self.columns.spec
+        action = spec.action_spec
+        self.body = NetworkBody(spec, self.settings)
+        self.head = SquashedActionHead(self.body.features, action)
+        critics = [TwinCritic(spec, self.settings, len(value_heads), self.body.normalization) for _ in range(2)]
+        self.critic, self.critic_target = critics
+        self.critic_target.load_state_dict(self.critic.state_dict())
+        self.critic_target.requires_grad_(False)
+        coefficients = action.discrete_size + bool(action.continuous_size)
+        self.log_ent_coef = nn.Parameter(torch.full((coefficients,), math.log(init_entcoef)))
+        """Of the continuous numbers, where there are any, then of each branch."""
+        self.memory_size = 2 * self.settings.memory_size
+        learned = (self.actor_parameters, self.critic.parameters(), [self.log_ent_coef])
+        self.optimizer, self.critic_optimizer, self.ent_coef_optimizer = (
+            optimizer_class(parameters, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+            for parameters in learned
+        )
+
+    @property
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """What the policy loss changes."""
+        return [*self.body.parameters(), *self.head.parameters()]
+
+    def act(
+        self, observations: Tensors, masks: torch.Tensor | None, memory: torch.Tensor, deterministic: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Decide for n agents; see `AgentPolicy.act`. There are no log-probabilities, (n, 0), as SAC keeps none."""
+        mine, others = self.split(memory)
+        features, after = self.body(observations, mine)
+        if after is not None:
+            others = self.critic.observe(observations, others)[1]
+            assert others is not None
+            memory = torch.cat([after, others], 1)
+        actions = self._actions(features, masks).act(deterministic)
+        return actions, actions[:, :0], memory
+
+    def actions_of(self, batch: ReplayBatch) -> tuple[SquashedActions, SquashedActions]:
+        """The distributions of a batch's decisions, and of those that follow them; the latter have no gradient."""
+        masks, following_masks = batch.action_masks, batch.next_action_masks
+        if self.body.memory is None:
+            current = self.body(batch.observations)[0]
+            with torch.no_grad():
+                following = self.body(batch.next_observations)[0]
+        else:
+            # The memory runs through each sequence and on to the state after its last decision.
+            states = self.body(batch.states, self.split(batch.memory)[0], batch.length + 1)[0]
+            states = states.view(batch.sequences, batch.length + 1, -1)
+            current, following = states[:, :-1].flatten(0, 1), states[:, 1:].flatten(0, 1).detach()
+        with torch.no_grad():
+            next_actions = self._actions(following, following_masks)
+        return self._actions(current, masks), next_actions
+
+    def _actions(self, features: torch.Tensor, masks: torch.Tensor | None) -> SquashedActions:
+        return SquashedActions(self.columns.spec.action_spec, *self.head(features), masks)
+
+    def split(self, memory: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The actor's and the critics' part of the memory (n, memory size)."""
+        size = self.settings.memory_size
+        return (memory[:, :size], memory[:, size:]) if size else (None, None)
+
+    def environment_actions(self, actions: Array) -> ActionTuple:
+        """Columns (n, columns) → what the environment gets."""
+        size = self.columns.spec.action_spec.continuous_size
+        low, high = self.columns.low, self.columns.high
+        continuous = low + (actions[:, :size] + 1) * ((high - low) / 2)
+        return ActionTuple(np.clip(continuous, low, high), actions[:, size:].astype(np.int32))
