@@ -272,15 +272,59 @@ def test_uncompressed_images_of_unitys_packages_lie_channels_last(tmp_path: Path
     spec = BehaviorSpec([sensor(3, 6, 7)], ActionSpec(1, ()))
     added = records(spec, "float32")
     data = write(tmp_path / "ours.demo", spec, added, "float32").read_bytes()
-    end = 34 + data[33]
-    parameters = BrainParameters.FromString(data[34:end])
-    parameters.ClearField("recorder")
-    encoded = parameters.SerializeToString()
     unitys = tmp_path / "unitys.demo"
-    unitys.write_bytes(data[:33] + varint(len(encoded)) + encoded + data[end:])
+    unitys.write_bytes(_without_mark(data))
     declared, memory = added[0]["observations"][0], load(unitys, "float32").observations[0][0]
     np.testing.assert_array_equal(memory.transpose(1, 2, 0).ravel(), declared.ravel())
     np.testing.assert_array_equal(load(unitys, "float32", uncompressed_layout="CHW").observations[0][0], declared)
+
+
+# Where the action stands that was taken on a record's observation
+
+
+def test_an_action_is_taken_from_the_record_where_the_program_that_wrote_the_file_put_it(tmp_path: Path) -> None:
+    spec, added = _vector_recording()
+    data = write(tmp_path / "ours.demo", spec, added).read_bytes()
+    path = tmp_path / "changed.demo"
+    written = [np.zeros(2) if one["action"] is None else one["action"].continuous[0] for one in added]
+    begins = np.array([i for i, one in enumerate(added[:-1]) if one["action"] is not None])
+
+    def read(content: bytes, **options: str) -> list[Array]:
+        path.write_bytes(content)
+        return list(load(path, **options).actions.continuous)
+
+    np.testing.assert_array_equal(read(data), np.array(written, np.float32)[begins])
+    np.testing.assert_array_equal(read(data, action_record="next"), np.array(written, np.float32)[begins + 1])
+    recorded = _without_mark(data)  # as Unity's recorder writes: the action that led to the observation
+    np.testing.assert_array_equal(read(recorded), np.array(written, np.float32)[begins + 1])
+    np.testing.assert_array_equal(read(recorded, action_record="same"), np.array(written, np.float32)[begins])
+    converted = _with_pair(recorded, len(added) - 1, _no_action)
+    np.testing.assert_array_equal(read(converted), np.array(written, np.float32)[begins])
+
+
+@needs_unitys_files
+def test_actions_of_unitys_3dball_tilt_the_platform_at_once() -> None:
+    demonstration = load(UNITYS_FILES / "Expert3DBall.demo")
+    turned = demonstration.next_observations[0][:, :2] - demonstration.observations[0][:, :2]
+    for axis in range(2):  # about z, then x: five ticks of two degrees
+        acted = np.clip(demonstration.actions.continuous[:, axis], -1, 1)
+        assert np.corrcoef(acted, turned[:, axis])[0, 1] > 0.99
+
+
+@needs_unitys_files
+def test_actions_of_unitys_gridworld_move_the_agent_at_once() -> None:
+    demonstration = load(UNITYS_FILES / "ExpertGridWorld.demo")
+    up_down_left_right = np.array([[0, 0], [0, -1], [0, 1], [-1, 0], [1, 0]])
+    places = []
+    for column in (demonstration.observations[0], demonstration.next_observations[0]):
+        blue = (column[:, 2] > 150) & (column[:, 0] < 130)
+        places.append([np.argwhere(picture).mean(0)[::-1] / 12.4 for picture in blue])
+    moved = np.rint(np.subtract(places[1], places[0]))
+    as_acted = (moved == up_down_left_right[demonstration.actions.discrete[:, 0]]).all(1)
+    # That package wrote "do nothing" at the end of an episode of one decision, of which there are two.
+    assert (~as_acted).sum() == 2
+    lengths = np.diff(demonstration.episodes, axis=1)[:, 0]
+    assert (np.repeat(lengths, lengths)[~as_acted] == 1).all()
 
 
 # Unity's loader
@@ -324,7 +368,7 @@ def assert_unity_reads_the_same(tmp_path_factory: pytest.TempPathFactory) -> Ite
         def assert_reads_the_same(path: Path, transitions: bool) -> None:
             print(path, output, transitions, sep="\t", file=requests, flush=True)
             assert answers.readline() == "read\n"
-            _compare(np.load(output), load(path, visual_dtype="float32"), transitions)
+            _compare(np.load(output), load(path, visual_dtype="float32", action_record="same"), transitions)
 
         yield assert_reads_the_same
         requests.close()
@@ -572,6 +616,15 @@ def _with_header(data: bytes, **fields: Any) -> bytes:
     return (varint(len(encoded)) + encoded).ljust(33, b"\0") + data[33:]
 
 
+def _without_mark(data: bytes) -> bytes:
+    """The file as if another program had written it."""
+    end = 34 + data[33]
+    parameters = BrainParameters.FromString(data[34:end])
+    parameters.ClearField("recorder")
+    encoded = parameters.SerializeToString()
+    return data[:33] + varint(len(encoded)) + encoded + data[end:]
+
+
 def _with_pair(data: bytes, number: int, change: Callable[[Any], None]) -> bytes:
     """Change one record."""
     at, found = 33, -1
@@ -672,5 +725,7 @@ def test_wrong_arguments_are_told(tmp_path: Path) -> None:
         load(tmp_path, visual_dtype="float16")
     with pytest.raises(UnknownNameError, match="WHC"):
         load(tmp_path, uncompressed_layout="WHC")
+    with pytest.raises(UnknownNameError, match="previous"):
+        load(tmp_path, action_record="previous")
     with pytest.raises(DemonstrationError, match="n_episodes"):
         record(gym.make("CartPole-v1"), count_up, tmp_path / "x.demo", n_episodes=0)

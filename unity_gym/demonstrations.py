@@ -1,8 +1,13 @@
 """Recordings of agents that show how it is done: Unity's `.demo` files → columns of transitions, and back.
 
-A file is a header, the behavior's actions, and one record a decision: what the agent saw and what it then did. The
-reward and the end that an action led to stand in the next record. A record that is done holds the last observation of
-an episode; no action follows from it, whatever the file says.
+A file is a header, the behavior's actions, and one record a decision: what the agent saw, and the reward and the end
+that its last action led to. A record that is done holds the last observation of an episode; no action follows from it,
+whatever the file says.
+
+The action that the agent took on what it saw stands in the **next** record where Unity's recorder wrote the file: it
+notes, before the agent decides, the action that led here, in all versions (Unity's own trainers read it as the action
+of the same record, and so learn to act one decision late). It stands in the **same** record in files of
+`DemonstrationWriter`, and in old files that Unity converted, such as Expert3DBall, whose last record has no action.
 """
 
 from __future__ import annotations
@@ -118,7 +123,9 @@ class Demonstration:
         return starts
 
 
-def load(path: str | Path, visual_dtype: str = "uint8", uncompressed_layout: str = "auto") -> Demonstration:
+def load(
+    path: str | Path, visual_dtype: str = "uint8", uncompressed_layout: str = "auto", action_record: str = "auto"
+) -> Demonstration:
     """Read a recording, or all `.demo` files of a folder, in the order of their names.
 
     :param path: the file or folder
@@ -126,17 +133,23 @@ def load(path: str | Path, visual_dtype: str = "uint8", uncompressed_layout: str
     :param uncompressed_layout: how the numbers of uncompressed images lie in the file: "CHW", "HWC", or "auto": as
         Unity's packages 3.0.0 and 4.0.0 write them, which declare C×H×W and write H×W×C. Files of `DemonstrationWriter`
         tell it themselves.
+    :param action_record: where the action stands that was taken on a record's observation: in the "same" record, as
+        our files, converted ones and other programs' that follow Unity's loader have it, in the "next", as Unity's
+        recorder writes it, or "auto": the same where the file bears our mark or its last record has no action at all,
+        else the next
     :raises DemonstrationError: no such file, a damaged one, no recording, or files of behaviors that differ
-    :raises UnknownNameError: another dtype or layout
+    :raises UnknownNameError: another dtype, layout or record
     """
     _require_visual_dtype(visual_dtype)
     if uncompressed_layout not in ("auto", "CHW", "HWC"):
         raise UnknownNameError(f"uncompressed_layout is 'auto', 'CHW' or 'HWC', not {uncompressed_layout!r}")
+    if action_record not in ("auto", "same", "next"):
+        raise UnknownNameError(f"action_record is 'auto', 'same' or 'next', not {action_record!r}")
     path = Path(path)
     files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
     if not files:
         raise DemonstrationError(f"the folder {path} holds no {SUFFIX} file: name the folder of the recordings")
-    parts = [_Reader(file).read(visual_dtype, uncompressed_layout) for file in files]
+    parts = [_Reader(file).read(visual_dtype, uncompressed_layout, action_record) for file in files]
     for part in parts[1:]:
         _require_equal(part.spec, parts[0].spec, f"{part.headers[0].path}", f"{files[0]}")
     demonstration = parts[0] if len(parts) == 1 else _concatenate(parts)
@@ -464,7 +477,7 @@ class _Reader:
         except OSError as error:
             raise DemonstrationError(f"cannot read the recording {path}: {error.strerror}") from error
 
-    def read(self, visual_dtype: str, uncompressed_layout: str) -> Demonstration:
+    def read(self, visual_dtype: str, uncompressed_layout: str, action_record: str) -> Demonstration:
         header = self._read_header()
         parameters, at = self._message(BrainParameters, _BODY, "the behavior's parameters")
         if header.number_steps < 1:
@@ -481,7 +494,10 @@ class _Reader:
             offsets.append(at)
             pair, at = self._message(AgentInfoActionPair, at, f"record {number}")
             pairs.append(pair)
-        return self._columns(header, parameters, pairs, offsets, visual_dtype, uncompressed_layout)
+        if action_record == "auto":
+            is_aligned = parameters.recorder == _RECORDER or not pairs[-1].action_info.ByteSize()
+            action_record = "same" if is_aligned else "next"
+        return self._columns(header, parameters, pairs, offsets, visual_dtype, uncompressed_layout, action_record)
 
     def _read_header(self) -> RecordingHeader:
         if len(self._data) < _BODY or self._data[0] > _BODY - 1:
@@ -532,6 +548,7 @@ class _Reader:
         offsets: list[int],
         visual_dtype: str,
         uncompressed_layout: str,
+        action_record: str,
     ) -> Demonstration:
         infos = [pair.agent_info for pair in pairs]
         try:
@@ -553,11 +570,12 @@ class _Reader:
 
         rows = np.flatnonzero(~done[:-1])  # the last record has no outcome
         ends = rows + 1
+        acting = rows if action_record == "same" else ends
         acted = self._decode(
             lambda sent: _actions(actions, sent, parameters.brain_name),
-            [pairs[row].action_info for row in rows],
-            [offsets[row] for row in rows],
-            rows,
+            [pairs[record].action_info for record in acting],
+            [offsets[record] for record in acting],
+            acting,
         )
         masks = np.ones((len(rows), sum(actions.discrete_branches)), bool)
         if decisions.action_mask is not None:
