@@ -385,14 +385,14 @@ class PPO(OnPolicyAlgorithm):
             self._end_update()
             return
         self._frozen = self.policy.frozen()
-        with_one_thread = ThreadPoolExecutor(1)
-        self._running = with_one_thread.submit(self._update, rollout, progress, fresh)
-        with_one_thread.shutdown(wait=False)  # once the update is over
+        executor = ThreadPoolExecutor(1)
+        self._running = executor.submit(self._update, rollout, progress, fresh)
+        executor.shutdown(wait=False)  # its thread ends with the update
 
     def finish_update(self, wait: bool = True) -> None:
         """With `threaded`, let agents act with what an update has learned; what it raised is raised here.
 
-        Until then `policy` is another thread's. `decide`, `predict`, and all that saves and loads, see to it themselves.
+        Until then `policy` is another thread's. `decide` and `predict` leave it alone, and what saves or loads waits.
 
         :param wait: for the end of an update; otherwise do nothing while it runs
         """
@@ -618,7 +618,7 @@ class PPO(OnPolicyAlgorithm):
         export_onnx(self.policy, path)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_agents", "_memory", "_running", "_frozen"]
+        return [*super()._excluded_save_params(), "_agents", "_memory", "_records", "_running", "_frozen"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "signals"], []
