@@ -8,35 +8,18 @@ from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
 from unity_gym.scenes.bodies import FRICTION, TICK, Bodies
 from unity_gym.scenes.drawing import BLUE, FLOOR, GREEN, ORANGE, WALL, WHITE, Canvas
+from unity_gym.scenes.movement import SEVEN_MOVES, SPEED, TURN, Walkers, spawn
 from unity_gym.scenes.scene import Scene
-from unity_gym.scenes.sensors.rays import Pose, RayPerceptionSensor
+from unity_gym.scenes.sensors.rays import RayPerceptionSensor
 from unity_gym.scenes.sensors.sensor import Sensor, StackingSensor
-from unity_gym.scenes.shapes import Shapes, separation
+from unity_gym.scenes.shapes import Shapes
 from unity_gym.specs import ActionSpec, Array
 
-_SPEED = 3.0  # m/s that a push adds in a tick
-_TURN = np.radians(4)  # a tick
 _MAX_STEP = 5000
 _JUMP = 20.0  # m/s
 _JUMP_PAUSE, _JUMP_TIME = 3.0, 0.5  # s
 _PRESS = 60.0  # m/s² downwards
-_SPAWN = 6.25  # m from the middle
-# Half of the box that has to be free around a place to spawn.
-_CLEARANCE, _NO_YAW = np.array([2.5, 0.01, 2.5])[:, np.newaxis, np.newaxis], np.zeros((1, 1))
-
-
-# What the seven actions do in a tick: forward, to the right, turn.
-_MOVES = np.array(
-    [
-        [0, 0, 0],
-        [_SPEED, 0, 0],
-        [-_SPEED, 0, 0],
-        [0, 0, _TURN],
-        [0, 0, -_TURN],
-        [0, -0.75 * _SPEED, 0],
-        [0, 0.75 * _SPEED, 0],
-    ]
-)
+_CLEARANCE = 2.5  # m around a place to begin
 
 
 class PushBlock(Scene):
@@ -72,6 +55,7 @@ class PushBlock(Scene):
             gravity=24.525,
         )
         academy.parameters.watch("gravity", self._set_gravity)
+        self.walkers = Walkers(self.bodies, 1)
         self.agents = Agents(
             academy,
             areas,
@@ -88,7 +72,7 @@ class PushBlock(Scene):
         self.bodies.gravity = value
 
     def _actions(self) -> ActionSpec:
-        return ActionSpec(0, (7,))
+        return SEVEN_MOVES
 
     def _sensors(self) -> list[Sensor]:
         return [
@@ -96,7 +80,7 @@ class PushBlock(Scene):
                 RayPerceptionSensor(
                     name,
                     self.shapes,
-                    self._pose,
+                    self.walkers.pose,
                     ("block", "goal", "wall"),
                     rays_per_direction=3,
                     max_degrees=90,
@@ -110,9 +94,6 @@ class PushBlock(Scene):
             for name, height in (("OffsetRayPerceptionSensor", 1.5), ("RayPerceptionSensor", 0.0))
         ]
 
-    def _pose(self, rows: Array) -> Pose:
-        return Pose(rows, self.shapes.center[:, rows, 0], self.shapes.yaw[rows, 0])
-
     def _begin_episode(self, rows: Array) -> None:
         parameters = self.academy.parameters
         n = len(rows)
@@ -122,33 +103,12 @@ class PushBlock(Scene):
         self.shapes.half[::2, rows, 1] = parameters.column("block_scale", 2, n) / 2
         self.bodies.drag[rows, 1] = parameters.column("block_drag", 0.5, n)
         for thing in (1, 0):  # the block before the agent, who keeps away from it
-            self._spawn(rows, thing)
+            spawn(self.shapes, self.academy.rng, rows, thing, _CLEARANCE)
         self.bodies.velocity[:, rows] = 0
 
-    def _spawn(self, rows: Array, thing: int) -> None:
-        """Put a thing where nothing is near it, its own old place and those of other things included."""
-        shapes = self.shapes
-        while len(rows):
-            place = np.ones((3, len(rows)))
-            place[::2] = self.academy.rng.uniform(-_SPAWN, _SPAWN, (2, len(rows)))
-            apart = shapes.center[:, rows] - place[..., np.newaxis]
-            gap, _ = separation(apart, _CLEARANCE, _NO_YAW, shapes.half[:, rows], shapes.yaw[rows])
-            free = (gap > 0).all(axis=1)
-            shapes.center[:, rows[free], thing] = place[:, free]
-            rows = rows[~free]
-
     def _act(self, rows: Array) -> None:
-        ahead, right, turn = _MOVES[self.agents.discrete[rows, 0]].T
-        self._move(rows, ahead, right, turn)
+        self.walkers.move(rows, self.agents.discrete[rows, 0])
         self.agents.reward[rows] -= 1 / _MAX_STEP
-
-    def _move(self, rows: Array, ahead: Array, right: Array | float, turn: Array) -> None:
-        """Add to the speed of agents (m/s) along their axes, and turn them (radians)."""
-        yaw, velocity = self.shapes.yaw, self.bodies.velocity
-        sin, cos = np.sin(yaw[rows, 0]), np.cos(yaw[rows, 0])
-        velocity[0, rows, 0] += ahead * sin + right * cos
-        velocity[2, rows, 0] += ahead * cos - right * sin
-        yaw[rows, 0] += turn
 
     def simulate(self) -> None:
         self.bodies.simulate()
@@ -196,8 +156,8 @@ class PushBlockWithInput(PushBlock):
     def _act(self, rows: Array) -> None:
         axis, drive = np.clip(self.agents.continuous[rows], -1, 1).T
         turns = np.abs(axis) > np.abs(drive)
-        ahead = np.where(np.abs(drive) > np.abs(axis), drive, 0) * _SPEED
-        self._move(rows, ahead, 0.0, np.where(turns, np.sign(axis), 0) * _TURN)
+        ahead = np.where(np.abs(drive) > np.abs(axis), drive, 0) * SPEED
+        self.walkers.push(rows, ahead, 0.0, np.where(turns, np.sign(axis), 0) * TURN)
         self.agents.reward[rows] -= 1 / _MAX_STEP
         self._pressed[rows], before = self.agents.discrete[rows, 0] == 1, self._pressed[rows].copy()
         jumps = rows[self._pressed[rows] & ~before & (self._cooldown[rows] <= 0)]

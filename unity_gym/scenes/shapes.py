@@ -92,7 +92,8 @@ def contact_edge(
     x, z = normal[0], normal[2]
 
     def alignment(turn: Array) -> Array:
-        return np.maximum(np.abs(np.sin(turn) * x + np.cos(turn) * z), np.abs(np.cos(turn) * x - np.sin(turn) * z))
+        along = np.abs(np.sin(turn) * x + np.cos(turn) * z)
+        return np.asarray(np.maximum(along, np.abs(np.cos(turn) * x - np.sin(turn) * z)))
 
     swapped = alignment(yaw) < alignment(other_yaw)  # the edge is one of the other box
     sign = np.where(swapped, -1, 1)
