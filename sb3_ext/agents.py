@@ -129,6 +129,9 @@ class Columns(Protocol):
     truncated: Array
     action_mask: Array
 
+    @property
+    def group(self) -> Array: ...
+
     def __len__(self) -> int: ...
 
 
@@ -185,6 +188,11 @@ class VecEnvAgents:
 
     def __len__(self) -> int:
         return len(self.decided)
+
+    @property
+    def group(self) -> Array:
+        """int64 (rows,): each is alone."""
+        return -1 - np.arange(len(self))
 
     @property
     def table(self) -> VecEnvAgents:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from sb3_ext.agents import Columns
 from unity_gym.specs import Array
+
+if TYPE_CHECKING:
+    from sb3_ext.groups import Groups
 
 _FIRST_CAPACITY = 1024
 
@@ -161,8 +165,7 @@ class Experience:
 
     def take(self, device: torch.device | str = "cpu") -> Rollout:
         """Remove the finished trajectories and return them, ordered by row of the table, then by time."""
-        ended, observations, memory, terminated = zip(*self._ends, strict=True)
-        trajectories = np.concatenate(ended)
+        trajectories = np.concatenate([ended for ended, _, _, _ in self._ends])
         order = np.argsort(trajectories)
         known = trajectories[order]
         mine = self._columns["trajectory"][: self._count]
@@ -172,17 +175,22 @@ class Experience:
         chosen = chosen[np.argsort(self._columns["row"][chosen], kind="stable")]
         first = np.flatnonzero(np.diff(mine[chosen], prepend=-1))
         which = order[position[chosen[first]]]
-        rollout = Rollout(
-            {name: torch.from_numpy(column[chosen]).to(device) for name, column in self._columns.items()},
-            lengths=np.diff(first, append=len(chosen)),
-            end_observations=[
-                torch.from_numpy(np.concatenate(parts)[which]).to(device) for parts in zip(*observations, strict=True)
-            ],
-            end_memory=torch.from_numpy(np.concatenate(memory)[which]).to(device),
-            terminated=np.concatenate(terminated)[which],
-        )
+        rollout = self._rollout(chosen, np.diff(first, append=len(chosen)), which, device)
         self._keep(np.flatnonzero(~finished))
         return rollout
+
+    def _rollout(self, decisions: Array, lengths: Array, ends: Array, device: torch.device | str) -> Rollout:
+        """The rollout of these decisions, in trajectories of these lengths whose ends are those of `_ends`, joined."""
+        _, observations, memory, terminated = zip(*self._ends, strict=True)
+        return Rollout(
+            {name: torch.from_numpy(column[decisions]).to(device) for name, column in self._columns.items()},
+            lengths=lengths,
+            end_observations=[
+                torch.from_numpy(np.concatenate(parts)[ends]).to(device) for parts in zip(*observations, strict=True)
+            ],
+            end_memory=torch.from_numpy(np.concatenate(memory)[ends]).to(device),
+            terminated=np.concatenate(terminated)[ends],
+        )
 
     def _keep(self, kept: Array) -> None:
         place = np.full(self._count, -1)
@@ -227,8 +235,10 @@ class Rollout:
     - `action_masks`: bool (n, sum of branches), True = allowed
     - `memory`: float32 (n, memory size), before each decision; `end_memory`: (trajectories, memory size)
     - `rewards`, `group_rewards`: float32 (n,), caused by each decision
-    - `lengths`: int array (trajectories,); `terminated`: bool array (trajectories,), the episode came to its end, so
-      that nothing follows; elsewhere it was truncated or the trajectory cut
+    - `lengths`: int array (trajectories,); `terminated`: bool array (trajectories,), the episode came to its end;
+      elsewhere it was truncated or the trajectory cut
+    - `is_over`: bool array (trajectories,), nothing follows: `terminated`, or where there are groups, the end of all
+    - `groups`: who else was there, where it is a rollout of groups
 
     The algorithm adds `values` and `returns` (n, critics · reward signals) and `advantages` (n,).
     """
@@ -250,7 +260,8 @@ class Rollout:
         self.environment_actions = self.actions
         self.action_masks, self.memory = columns["mask"], columns["memory"]
         self.rewards, self.group_rewards = columns["reward"], columns["group_reward"]
-        self.lengths, self.terminated = lengths, terminated
+        self.lengths, self.terminated, self.is_over = lengths, terminated, terminated
+        self.groups: Groups | None = None
         self.end_observations, self.end_memory = end_observations, end_memory
         self._last = torch.from_numpy(np.cumsum(lengths) - 1).to(self.rewards.device)
 
@@ -300,7 +311,12 @@ class Rollout:
         """
         decisions, valid = self.sequences(length)
         per_batch = max(size // length, 1)
-        order = torch.from_numpy(np.random.permutation(len(decisions))).to(decisions.device)  # noqa: NPY002
+        if self.groups is None:
+            order = torch.from_numpy(np.random.permutation(len(decisions))).to(decisions.device)  # noqa: NPY002
+        else:
+            # Members of a group stay together, so that what a critic makes of the group is computed once for them all.
+            place = torch.from_numpy(np.random.permutation(len(self.groups.members)))  # noqa: NPY002
+            order = torch.argsort(place.to(decisions.device)[self.groups.state[decisions[:, 0]]], stable=True)
         full = len(order) // per_batch * per_batch
         if drop_last and full:
             order = order[:full]
