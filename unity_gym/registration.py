@@ -18,6 +18,7 @@ SCENES = (
     "3DBall",
     "3DBallHard",
     "Basic",
+    "CooperativePushBlock",
     "FoodCollector",
     "GridWorld",
     "Match3",
@@ -25,11 +26,12 @@ SCENES = (
     "Match3Visual",
     "PushBlock",
     "PushBlockWithInput",
+    "Pyramids",
     "WallJump",
 )
 """The scenes of the embedded player; each is the id `Unity-<Scene>-v0`."""
 
-MULTI_AGENT_SCENES = ("FoodCollector",)
+MULTI_AGENT_SCENES = ("CooperativePushBlock", "FoodCollector")
 """Of these, the ones with several agents an area: all but `gymnasium.make`, whose environments have one, takes them."""
 
 

@@ -30,6 +30,7 @@ SCENES = {
     "3DBall": "three_d_ball:ThreeDBall",
     "3DBallHard": "three_d_ball:ThreeDBallHard",
     "Basic": "basic:Basic",
+    "CooperativePushBlock": "cooperative_push_block:CooperativePushBlock",
     "FoodCollector": "food_collector:FoodCollector",
     "GridWorld": "grid_world:GridWorld",
     "Match3": "match3:Match3",
@@ -37,6 +38,7 @@ SCENES = {
     "Match3Visual": "match3:Match3Visual",
     "PushBlock": "push_block:PushBlock",
     "PushBlockWithInput": "push_block:PushBlockWithInput",
+    "Pyramids": "pyramids:Pyramids",
     "WallJump": "wall_jump:WallJump",
 }
 """Scene name → module and class; a scene's module is imported only when the scene is played."""
