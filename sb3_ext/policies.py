@@ -201,6 +201,16 @@ class UnityPolicy(AgentPolicy):
         )
         if action_scaling not in ("unity", "clip"):
             raise UnknownNameError(f"action_scaling is 'unity' or 'clip', not {action_scaling!r}")
+        self.action_scaling = action_scaling
+        spec = self.columns.spec
+        self.distribution = ActionDistribution(spec.action_spec)
+        self.body = NetworkBody(spec, self.settings)
+        self.head = self.distribution.proba_distribution_net(self.body.features, log_std_init)
+        self._build_critics(len(value_heads), shared_critic, second_critic)
+        self.memory_size = self.settings.memory_size * (1 + len(self._critics))
+        self.optimizer = optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+
+    def _build_critics(self, heads: int, shared_critic: bool, second_critic: str | None) -> None:
         if second_critic not in (None, "max", "min", "mean"):
             raise UnknownNameError(f"second_critic is None, 'max', 'min' or 'mean', not {second_critic!r}")
         if second_critic and shared_critic:
@@ -208,18 +218,12 @@ class UnityPolicy(AgentPolicy):
                 f"second_critic={second_critic!r} stands beside a first critic of its own, which shared_critic=True "
                 "leaves out: give one of them"
             )
-        self.action_scaling = action_scaling
         spec = self.columns.spec
-        self.distribution = ActionDistribution(spec.action_spec)
-        self.body = NetworkBody(spec, self.settings)
-        self.head = self.distribution.proba_distribution_net(self.body.features, log_std_init)
         self.critic = None if shared_critic else NetworkBody(spec, self.settings, self.body.normalization)
-        self.value_head = linear(self.body.features, len(value_heads), xavier_rows)
+        self.value_head = linear(self.body.features, heads, xavier_rows)
         self.combined_by = second_critic
         self.second_critic = NetworkBody(spec, self.settings, self.body.normalization) if second_critic else None
-        self.second_value_head = linear(self.body.features, len(value_heads), xavier_rows) if second_critic else None
-        self.memory_size = self.settings.memory_size * (1 + len(self._critics))
-        self.optimizer = optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+        self.second_value_head = linear(self.body.features, heads, xavier_rows) if second_critic else None
 
     def act(
         self, observations: Tensors, masks: torch.Tensor | None, memory: torch.Tensor, deterministic: bool = False
@@ -242,11 +246,18 @@ class UnityPolicy(AgentPolicy):
 
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
         """Values (m, critics · signals) and log-probabilities (m, columns) of decisions, and their distribution."""
-        parts = self._split(batch.memory)
-        features, _ = self.body(batch.observations, parts[0], batch.length)
-        distribution = self._distribution(features, batch.action_masks)
-        values = self._values(features, batch.observations, parts, batch.length)
+        features, distribution = self._decided(batch)
+        values = self._values(features, batch.observations, self._split(batch.memory), batch.length)
         return values, distribution.log_prob_columns(batch.actions), distribution
+
+    def log_probs(self, batch: Batch) -> torch.Tensor:
+        """(m, columns): of the batch's decisions."""
+        return self._decided(batch)[1].log_prob_columns(batch.actions)
+
+    def _decided(self, batch: Batch) -> tuple[torch.Tensor, ActionDistribution]:
+        """The actor's features (m, features), and the distribution of the batch's decisions."""
+        features, _ = self.body(batch.observations, self._split(batch.memory)[0], batch.length)
+        return features, self._distribution(features, batch.action_masks)
 
     def _distribution(self, features: torch.Tensor, masks: torch.Tensor | None) -> ActionDistribution:
         mean, log_std, logits = self.head(features)
@@ -274,6 +285,10 @@ class UnityPolicy(AgentPolicy):
         if self.combined_by == "mean":
             return (first + second) / 2
         return torch.maximum(first, second) if self.combined_by == "max" else torch.minimum(first, second)
+
+    def baseline(self, values: torch.Tensor) -> torch.Tensor:
+        """What advantages are measured from: (n, critics · signals) → (n, signals)."""
+        return self.combined(values)
 
     def _values(
         self, features: torch.Tensor | None, observations: Tensors, parts: list[torch.Tensor | None], length: int = 1

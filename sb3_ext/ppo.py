@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from sb3_ext.agents import Agents, Columns, SpaceColumns, UnityAgents, VecEnvAgents
-from sb3_ext.experience import Experience, Rollout, advantages
+from sb3_ext.experience import Batch, Experience, Rollout, advantages
 from sb3_ext.export import export_onnx
 from sb3_ext.policies import UnityPolicy
 from sb3_ext.reward_signals import Extrinsic, RewardSignal
@@ -458,7 +458,7 @@ class PPO(OnPolicyAlgorithm):
                 if self.clip_value:
                     near = batch.values + (values - batch.values).clamp(-epsilon, epsilon)
                     error = torch.maximum(error, (near - batch.returns).square())
-                value_loss = batch.mean(error)
+                value_loss = self._value_loss(batch, error, log)
                 # S[π]
                 entropy = batch.mean(
                     distribution.unity_entropy() if self.entropy == "unity" else distribution.entropy()
@@ -468,7 +468,6 @@ class PPO(OnPolicyAlgorithm):
                 with torch.no_grad():
                     kl = batch.mean(log_ratio.exp() - 1 - log_ratio)
                     log["policy_gradient_loss"].append(policy_loss.detach())
-                    log["value_loss"].append(value_loss.detach())
                     log["entropy"].append(entropy.detach())
                     log["approx_kl"].append(kl)
                     log["clip_fraction"].append(batch.mean(((ratio - 1).abs() > epsilon).float()))
@@ -505,48 +504,61 @@ class PPO(OnPolicyAlgorithm):
         if self.policy.has_fresh_normalization:
             self.policy.body.update_normalization(rollout.observations)
             with torch.no_grad():
-                parts = [self.policy.evaluate(batch)[1] for batch in rollout.in_order(_CHUNK)]
+                parts = [self.policy.log_probs(batch) for batch in rollout.in_order(_CHUNK)]
             rollout.log_probs = torch.cat(parts).to(rollout.log_probs.dtype)
         return rollout
 
     @torch.no_grad()
     def _estimate(self, rollout: Rollout) -> None:
         """Give the rollout values, returns and advantages of every reward signal."""
-        policy = self.policy
+        each_critics, ends = self._state_values(rollout)
+        values = self.policy.combined(each_critics).to(torch.float64)
         batches = list(rollout.in_order(_CHUNK))
-        each_critics = torch.cat([policy.critic_values(batch.observations, batch.memory) for batch in batches])
-        values = policy.combined(each_critics)
-        ends = torch.cat(
-            [
-                policy.predict_values([column[part] for column in rollout.end_observations], rollout.end_memory[part])
-                for part in torch.split(torch.arange(len(rollout.lengths), device=self.device), _CHUNK)
-            ]
-        ).to(torch.float64)
         estimates = []
         for index, signal in enumerate(self._signals()):
-            rewards = torch.cat([signal.rewards(batch) for batch in batches]).to(torch.float64) * signal.strength
+            rewards = torch.cat([self._rewards(signal, batch) for batch in batches]).to(torch.float64) * signal.strength
             self._records[f"rollout/{signal.name}_reward"] = rewards.mean().item()
             self._records[f"rollout/{signal.name}_value_estimate"] = values[:, index].mean().item()
-            following = ends[:, index].cpu().numpy()
+            following = ends[:, index].to(torch.float64).cpu().numpy()
             if not signal.outlasts_episodes:
-                following = np.where(rollout.terminated, 0, following)
+                following = np.where(rollout.is_over, 0, following)
             estimates.append(
                 advantages(
                     rewards.cpu().numpy(),
-                    values[:, index].to(torch.float64).cpu().numpy(),
+                    values[:, index].cpu().numpy(),
                     following,
                     rollout.lengths,
                     signal.gamma,
                     self.gae_lambda,
                 )
             )
-        each = np.stack(estimates, 1)
+        returns = torch.from_numpy(np.stack(estimates, 1)).to(self.device) + values
+        each = returns - self.policy.baseline(each_critics)
         combined = each.mean(1) if self.combine_advantages == "mean" else each.sum(1)
         if self.advantage_normalization == "buffer":
-            combined = (combined - combined.mean()) / (combined.std() + 1e-10)
+            combined = (combined - combined.mean()) / (combined.std(correction=0) + 1e-10)
         rollout.values = each_critics
-        rollout.returns = (torch.from_numpy(each).to(values) + values).repeat(1, each_critics.shape[1] // each.shape[1])
-        rollout.advantages = torch.from_numpy(combined).to(values)
+        rollout.returns = returns.to(each_critics.dtype).repeat(1, each_critics.shape[1] // each.shape[1])
+        rollout.advantages = combined.to(each_critics.dtype)
+
+    def _state_values(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the states decided in (n, critics · signals), and of those after the trajectories (…, signals)."""
+        policy, ends = self.policy, torch.arange(len(rollout.lengths), device=self.device)
+        values = [policy.critic_values(batch.observations, batch.memory) for batch in rollout.in_order(_CHUNK)]
+        following = [
+            policy.predict_values([column[part] for column in rollout.end_observations], rollout.end_memory[part])
+            for part in torch.split(ends, _CHUNK)
+        ]
+        return torch.cat(values), torch.cat(following)
+
+    def _rewards(self, signal: RewardSignal, batch: Batch) -> torch.Tensor:
+        return signal.rewards(batch)
+
+    def _value_loss(self, batch: Batch, error: torch.Tensor, log: dict[str, list[Any]]) -> torch.Tensor:
+        """From the squared errors (m, critics · signals)."""
+        loss = batch.mean(error)
+        log["value_loss"].append(loss.detach())
+        return loss
 
     def _signals(self) -> list[RewardSignal]:
         return [signal for signal in self.signals.values() if isinstance(signal, RewardSignal)]
