@@ -1,6 +1,6 @@
 """What is learned on the embedded player, in how many steps and how much time.
 
-python tests/benchmarks/learning.py gridworld-maskable                    # one run with seed 0
+python tests/benchmarks/learning.py 3DBall                                # unity-learn configs/ppo/3DBall.yaml, seed 0
 python tests/benchmarks/learning.py gridworld-maskable --seeds 0 1 2
 python tests/benchmarks/learning.py --tables                              # only write the tables and pictures again
 
@@ -13,24 +13,34 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
+import resource
+import signal
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import torch
+import yaml
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 
-from sb3_ext import UnityVecEnv
+from sb3_ext import PPO, UnityVecEnv
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).with_name("learning")
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+AN_HOUR = 3600  # seconds, of training
 EPISODES = 100  # that a policy is judged by, before and after
 
 Figures = dict[str, Any]
@@ -54,7 +64,84 @@ def gridworld_maskable(seed: int) -> Figures:
     return learn(model, 300_000)
 
 
-RUNS = {"gridworld-maskable": gridworld_maskable}
+def unity_learn(config: str, seed: int) -> Figures:
+    """Train with the command `unity-learn` for the steps that the file asks for, or an hour; judge by sampled actions.
+
+    :return: as of `learn`; the processor's seconds are those of the learner and its player
+    """
+    path = CONFIGS / config
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    (behavior,) = settings["behaviors"]
+    environment = settings["env_settings"]
+    env = UnityVecEnv(
+        file_name=environment["env_path"],
+        num_areas=environment.get("num_areas"),
+        environment_parameters=settings.get("environment_parameters", {}),
+        seed=seed + 1000,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        started, before = time.perf_counter(), _processor_seconds()
+        command = [
+            sys.executable,
+            "-m",
+            "sb3_ext.learn",
+            path,
+            "--seed",
+            seed,
+            "--results-dir",
+            folder,
+            "--run-id",
+            "run",
+        ]
+        with subprocess.Popen([*map(str, command)]) as learner:
+            try:
+                learner.wait(AN_HOUR)
+            except subprocess.TimeoutExpired:
+                learner.send_signal(signal.SIGINT)
+        seconds, processor = time.perf_counter() - started, _processor_seconds() - before
+        run = Path(folder, "run", behavior)
+        newest = max(run.glob("*.zip"), key=lambda file: int(re.findall(r"\d+", file.stem)[-1]))
+        with (run / "rewards.csv").open() as table:
+            curve = [[int(row["step"]), round(float(row["mean_reward"]), 3)] for row in csv.DictReader(table)]
+        try:
+            model = PPO.load(newest, env=env)
+            after = evaluate_policy(model, env, EPISODES, deterministic=False)  # type: ignore[arg-type]
+            untrained = PPO("UnityPolicy", env, seed=seed, policy_kwargs=model.policy_kwargs)
+            first = evaluate_policy(untrained, env, EPISODES, deterministic=False)  # type: ignore[arg-type]
+        finally:
+            env.close()
+    return {
+        "steps": model.num_timesteps,
+        "seconds": round(seconds),
+        "processor_seconds": round(processor),
+        "before": np.round(first, 3).tolist(),
+        "after": np.round(after, 3).tolist(),
+        "curve": curve,
+    }
+
+
+def _processor_seconds() -> float:
+    """What the children that have ended used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+RUNS: dict[str, tuple[Callable[[int], Figures], str | None]] = {
+    "gridworld-maskable": (gridworld_maskable, gridworld_maskable.__doc__),
+    **{
+        scene: (
+            partial(unity_learn, f"ppo/{scene}.yaml"),
+            f"PPO by `unity-learn configs/ppo/{scene}.yaml`, settings that Unity ships. Unity documents {documented}.",
+        )
+        for scene, documented in {
+            "Basic": "0.93",
+            "3DBall": "100",
+            "GridWorld": "0.8",
+            "PushBlock": "4.5",
+            "Match3Vector": "38.5 (board of 9×8)",
+        }.items()
+    },
+}
 
 
 def learn(model: MaskablePPO, steps: int) -> Figures:
@@ -95,16 +182,16 @@ def write_tables() -> None:
         "# What is learned",
         "",
         f"Returns are means of {EPISODES} episodes, ± their standard deviation, with sampled actions. Training is",
-        "the time by the clock, processor the learner's part of it (the player is another process). Each run's command",
-        "stands beside it; it writes this file, too.",
+        "the time by the clock, processor the time that the learner's process worked, and under unity-learn also the",
+        "player's. Each run's command stands beside it; it writes this file.",
     ]
-    for name, run in RUNS.items():
+    for name, (_, told) in RUNS.items():
         path = RESULTS / f"{name}.json"
         if not path.exists():
             continue
         figures = {int(seed): each for seed, each in json.loads(path.read_text(encoding="utf-8")).items()}
         command = f"python tests/benchmarks/learning.py {name} --seeds {' '.join(map(str, figures))}"
-        lines += ["", f"## {name}", "", str(run.__doc__), "", f"`{command}`", ""]
+        lines += ["", f"## {name}", "", str(told), "", f"`{command}`", ""]
         lines += [
             "| seed | agent-steps | training | processor | return before | return after |",
             "|---|---|---|---|---|---|",
@@ -145,7 +232,7 @@ def main() -> None:
         path = RESULTS / f"{arguments.run}.json"
         for seed in arguments.seeds:
             figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            figures[str(seed)] = RUNS[arguments.run](seed)
+            figures[str(seed)] = RUNS[arguments.run][0](seed)
             path.write_text(json.dumps(figures, sort_keys=True) + "\n", encoding="utf-8")
             print(arguments.run, "seed", seed, {key: figures[str(seed)][key] for key in ("seconds", "before", "after")})
     write_tables()
