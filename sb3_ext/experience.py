@@ -7,7 +7,7 @@ the last decision, so that cuts and truncations bootstrap from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -296,6 +296,23 @@ class Rollout:
         decisions = np.where(valid, first[:, np.newaxis] + steps, first[:, np.newaxis])
         device = self.rewards.device
         return torch.from_numpy(decisions).to(device), torch.from_numpy(valid).to(device)
+
+    def refresh_memory(self, length: int, after: Callable[[Batch], torch.Tensor]) -> None:
+        """Put into the first decision of each sequence the memory that the present weights would have there.
+
+        A trajectory's own first memory stays, and the others follow from it, sequence by sequence.
+
+        :param length: of the sequences
+        :param after: a batch of whole sequences → the memory (sequences, memory size) after their last decisions
+        """
+        decisions, _ = self.sequences(length)
+        first = decisions[:, 0]
+        trajectory = self.trajectory[first]
+        number = torch.arange(len(first), device=first.device)
+        number = number - torch.searchsorted(trajectory, trajectory)  # of the sequence in its trajectory
+        for place in range(1, int(number.max()) + 1):
+            which = torch.nonzero(number == place).squeeze(1)
+            self.memory[first[which]] = after(Batch(self, decisions[which - 1], None)).to(self.memory.dtype)
 
     def in_order(self, size: int) -> Iterator[Batch]:
         """All decisions in order, at most `size` at a time."""

@@ -313,24 +313,17 @@ class UnityPolicy(AgentPolicy):
 
     @torch.no_grad()
     def refresh_memory(self, rollout: Rollout) -> None:
-        """Put into the first decision of each sequence the memory that the present weights would have there.
-
-        A trajectory's own first memory stays, and the others follow from it, sequence by sequence.
-        """
+        """Renew a rollout's memory with the present weights; see `Rollout.refresh_memory`."""
         length = self.settings.sequence_length
-        decisions, _ = rollout.sequences(length)
-        first = decisions[:, 0]
-        trajectory = rollout.trajectory[first]
-        number = torch.arange(len(first), device=first.device)
-        number = number - torch.searchsorted(trajectory, trajectory)  # of the sequence in its trajectory
-        for place in range(1, int(number.max()) + 1):
-            which = torch.nonzero(number == place).squeeze(1)
-            before = Batch(rollout, decisions[which - 1], None)
-            after = [
-                body(before.observations, part, length)[1]
-                for body, part in zip([self.body, *self._critics], self._split(before.memory), strict=True)
+
+        def after(batch: Batch) -> torch.Tensor:
+            parts = [
+                body(batch.observations, part, length)[1]
+                for body, part in zip([self.body, *self._critics], self._split(batch.memory), strict=True)
             ]
-            rollout.memory[first[which]] = torch.cat(after, 1).to(torch.float32)
+            return torch.cat(parts, 1)
+
+        rollout.refresh_memory(length, after)
 
     def frozen(self) -> UnityPolicy:
         """A copy that acts with these weights and statistics while this policy learns; it has no optimiser."""
