@@ -18,17 +18,32 @@ class RunningNormalization(nn.Module):
     count: torch.Tensor
     mean: torch.Tensor
     squares: torch.Tensor
+    shift: torch.Tensor
+    scale: torch.Tensor
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.register_buffer("count", torch.ones((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("squares", torch.ones(size, dtype=torch.float64))
+        # What `forward` needs of them in float32; networks ask far more often than the statistics change.
+        self.register_buffer("shift", torch.zeros(size), persistent=False)
+        self.register_buffer("scale", torch.ones(size), persistent=False)
+        self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise (n, size), in its own dtype."""
-        scale = torch.rsqrt(self.squares / self.count).to(x.dtype)
-        return ((x - self.mean.to(x.dtype)) * scale).clamp(-5, 5)
+        shift, scale = self.shift, self.scale
+        if x.dtype != scale.dtype:
+            shift, scale = self.mean.to(x.dtype), self._exact_scale().to(x.dtype)
+        return ((x - shift) * scale).clamp(-5, 5)
+
+    def _exact_scale(self) -> torch.Tensor:
+        return torch.rsqrt(self.squares / self.count)
+
+    def _note(self) -> None:
+        self.shift.copy_(self.mean)
+        self.scale.copy_(self._exact_scale())
 
     @torch.no_grad()
     def update(self, x: torch.Tensor) -> None:
@@ -42,8 +57,13 @@ class RunningNormalization(nn.Module):
         self.squares += (x - mean).square().sum(0) + shift.square() * (self.count * len(x) / count)
         self.mean += shift * (len(x) / count)
         self.count.copy_(count)
+        self._note()
 
     @property
     def fresh(self) -> bool:
         """True until the first update."""
         return self.count.item() == 1
+
+
+def _note_loaded(module: RunningNormalization, _: object) -> None:
+    module._note()
