@@ -41,6 +41,8 @@ import matplotlib.pyplot as plt
 RESULTS = Path(__file__).with_name("learning")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 AN_HOUR = 3600  # seconds, of training
+STEADY = 5  # summaries
+_SUMMARY = re.compile(r"step (\d+), .* mean reward (-?[\d.]+)")
 EPISODES = 100  # that a policy is judged by, before and after
 
 Figures = dict[str, Any]
@@ -64,8 +66,11 @@ def gridworld_maskable(seed: int) -> Figures:
     return learn(model, 300_000)
 
 
-def unity_learn(config: str, seed: int) -> Figures:
-    """Train with the command `unity-learn` for the steps that the file asks for, or an hour; judge by sampled actions.
+def unity_learn(config: str, documented: float, seed: int) -> Figures:
+    """Train with the command `unity-learn`; judge the result by sampled actions.
+
+    Training ends when the mean of the last `STEADY` summaries is what Unity documents, when the steps that the file
+    asks for are made, or after an hour.
 
     :return: as of `learn`; the processor's seconds are those of the learner and its player
     """
@@ -73,12 +78,6 @@ def unity_learn(config: str, seed: int) -> Figures:
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     (behavior,) = settings["behaviors"]
     environment = settings["env_settings"]
-    env = UnityVecEnv(
-        file_name=environment["env_path"],
-        num_areas=environment.get("num_areas"),
-        environment_parameters=settings.get("environment_parameters", {}),
-        seed=seed + 1000,
-    )
     with tempfile.TemporaryDirectory() as folder:
         started, before = time.perf_counter(), _processor_seconds()
         command = [
@@ -93,16 +92,25 @@ def unity_learn(config: str, seed: int) -> Figures:
             "--run-id",
             "run",
         ]
-        with subprocess.Popen([*map(str, command)]) as learner:
-            try:
-                learner.wait(AN_HOUR)
-            except subprocess.TimeoutExpired:
-                learner.send_signal(signal.SIGINT)
+        curve: list[tuple[int, float]] = []
+        with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True) as learner:
+            assert learner.stdout is not None
+            for line in learner.stdout:
+                print(line, end="", flush=True)
+                if found := _SUMMARY.search(line):
+                    curve.append((int(found[1]), float(found[2])))
+                    is_steady = len(curve) >= STEADY and np.mean([mean for _, mean in curve[-STEADY:]]) >= documented
+                    if is_steady or time.perf_counter() - started > AN_HOUR:
+                        learner.send_signal(signal.SIGINT)
         seconds, processor = time.perf_counter() - started, _processor_seconds() - before
-        run = Path(folder, "run", behavior)
-        newest = max(run.glob("*.zip"), key=lambda file: int(re.findall(r"\d+", file.stem)[-1]))
-        with (run / "rewards.csv").open() as table:
-            curve = [[int(row["step"]), round(float(row["mean_reward"]), 3)] for row in csv.DictReader(table)]
+        checkpoints = Path(folder, "run", behavior).glob("*.zip")
+        newest = max(checkpoints, key=lambda file: int(re.findall(r"\d+", file.stem)[-1]))
+        env = UnityVecEnv(
+            file_name=environment["env_path"],
+            num_areas=environment.get("num_areas"),
+            environment_parameters=settings.get("environment_parameters", {}),
+            seed=seed + 1000,
+        )
         try:
             model = PPO.load(newest, env=env)
             after = evaluate_policy(model, env, EPISODES, deterministic=False)  # type: ignore[arg-type]
@@ -130,15 +138,15 @@ RUNS: dict[str, tuple[Callable[[int], Figures], str | None]] = {
     "gridworld-maskable": (gridworld_maskable, gridworld_maskable.__doc__),
     **{
         scene: (
-            partial(unity_learn, f"ppo/{scene}.yaml"),
+            partial(unity_learn, f"ppo/{scene}.yaml", documented),
             f"PPO by `unity-learn configs/ppo/{scene}.yaml`, settings that Unity ships. Unity documents {documented}.",
         )
         for scene, documented in {
-            "Basic": "0.93",
-            "3DBall": "100",
-            "GridWorld": "0.8",
-            "PushBlock": "4.5",
-            "Match3Vector": "38.5 (board of 9×8)",
+            "Basic": 0.93,
+            "3DBall": 100,
+            "GridWorld": 0.8,
+            "PushBlock": 4.5,
+            "Match3Vector": 38.5,
         }.items()
     },
 }
