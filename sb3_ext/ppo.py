@@ -24,7 +24,9 @@ from torch import nn
 
 from sb3_ext.agents import Agents, Columns, SpaceColumns, UnityAgents, VecEnvAgents
 from sb3_ext.experience import Batch, Experience, Rollout, advantages
+from sb3_ext.expert import Recording
 from sb3_ext.export import export_onnx
+from sb3_ext.imitation import BehavioralCloning, cloning
 from sb3_ext.policies import UnityPolicy
 from sb3_ext.reward_signals import Extrinsic, RewardSignal
 from sb3_ext.vec_env import UnityVecEnv
@@ -94,6 +96,8 @@ class PPO(OnPolicyAlgorithm):
     :param max_grad_norm: clip the norm of the gradient; None does not
     :param target_kl: end an update when the approximate KL divergence is 1.5 times as large; None does not
     :param reward_signals: what to reward, each with its discount; by default `Extrinsic()`
+    :param demonstrations: what an expert did, to imitate it after each update: a `.demo` file, a folder of them or a
+        loaded recording, or a `BehavioralCloning` that says how
     :param rollout: "trajectories" learns from finished ones only, and the others wait for the next update; "cut" cuts
         all of them when the buffer is full, so that nothing is older than the policy
     :param ratio: "column" clips the ratio of each action column, "action" that of the whole action
@@ -121,6 +125,7 @@ class PPO(OnPolicyAlgorithm):
     :param device: "cpu", "cuda", or "auto"
     :raises UnknownNameError: an option that has no such value
     :raises UnityGymError: a size that is no size, two signals of one name, or sequences longer than a minibatch
+    :raises DemonstrationError: no such recording, or one of another behavior
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"UnityPolicy": UnityPolicy}
@@ -144,6 +149,7 @@ class PPO(OnPolicyAlgorithm):
         target_kl: float | None = None,
         reward_signals: Sequence[RewardSignal] | None = None,
         *,
+        demonstrations: Recording | BehavioralCloning | None = None,
         rollout: str = "trajectories",
         ratio: str = "column",
         entropy: str = "unity",
@@ -180,7 +186,7 @@ class PPO(OnPolicyAlgorithm):
         self.buffer_size, self.batch_size, self.n_epochs = buffer_size, batch_size, n_epochs
         self.time_horizon, self.clip_range, self.clip_value = time_horizon, clip_range, clip_value
         self.target_kl, self.action_scaling, self.second_critic = target_kl, action_scaling, second_critic
-        self.threaded = threaded
+        self.threaded, self.demonstrations = threaded, demonstrations
         self.reward_signals = [Extrinsic()] if reward_signals is None else list(reward_signals)
         names = [signal.name for signal in self.reward_signals]
         if not names or len(set(names)) < len(names):
@@ -254,6 +260,7 @@ class PPO(OnPolicyAlgorithm):
             mine.setup(self.columns.spec)
             self.signals[signal.name] = mine
         self.signals.to(self.device)
+        self.cloning = cloning(self.demonstrations, self.policy, self.lr_schedule(1), self.batch_size)
         self.rollout_buffer = Experience(self.time_horizon, self.policy.memory_size)
 
     def _setup_learn(
@@ -486,6 +493,9 @@ class PPO(OnPolicyAlgorithm):
             if diverged:
                 break
 
+        if self.cloning is not None:
+            for name, value in self.cloning.update(self.num_timesteps).items():
+                log[f"cloning_{name}"].append(value)
         if not statistics_are_fresh:
             policy.body.update_normalization(rollout.observations)
         self._record_update(rollout, log)
@@ -633,7 +643,7 @@ class PPO(OnPolicyAlgorithm):
         return [*super()._excluded_save_params(), "_agents", "_memory", "_records", "_running", "_frozen"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy", "policy.optimizer", "signals"], []
+        return ["policy", "policy.optimizer", "signals", *(["cloning"] if self.cloning is not None else [])], []
 
 
 def _form(spec: BehaviorSpec) -> tuple[list[tuple[Any, ...]], ActionSpec]:

@@ -273,6 +273,10 @@ def restore(model: PPO, path: Path, resume: bool) -> None:
         raise UnityGymError(f"{path}: there is no such checkpoint. Correct the path") from None
     except Exception as error:  # whatever a file that is no checkpoint makes zipfile, json, pickle and torch raise
         raise UnityGymError(f"{path} is no checkpoint of this version: {error}. Delete it, or use another") from error
+    if not resume:  # then cloning begins anew, whatever the other run cloned
+        parameters.pop("cloning", None)
+        if model.cloning is not None:
+            parameters["cloning"] = model.cloning.state_dict()
     try:
         model.set_parameters(parameters, exact_match=True, device=model.device)
     except (RuntimeError, ValueError, KeyError) as error:

@@ -18,6 +18,7 @@ from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 from sb3_ext.agents import SpaceColumns
 from sb3_ext.expert import recording_exists
+from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.ppo import PPO
 from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic, RewardSignal
 from sb3_ext.runs import Curve, Run, Summary, Timers, restore
@@ -48,6 +49,7 @@ _UNITYS_NAMES = {
     "train/clip_range": "Policy/Epsilon",
     "train/ent_coef": "Policy/Beta",
     "rollout/extrinsic_value_estimate": "Policy/Extrinsic Value Estimate",
+    "train/cloning_loss": "Losses/Pretraining Loss",
     "rollout/curiosity_value_estimate": "Policy/Curiosity Value Estimate",
     "rollout/curiosity_reward": "Policy/Curiosity Reward",
     "train/curiosity_forward_loss": "Losses/Curiosity Forward Loss",
@@ -210,6 +212,21 @@ def _signals(settings: RewardSignals) -> list[RewardSignal]:
     return signals
 
 
+def _cloning(settings: BehaviorSettings) -> BehavioralCloning | None:
+    """How to imitate the recording that the settings name."""
+    block = settings.behavioral_cloning
+    if block is None:
+        return None
+    return BehavioralCloning(
+        block.demo_path,
+        block.strength,
+        block.steps,
+        n_epochs=block.num_epoch or 3,
+        batch_size=block.batch_size,
+        samples_per_update=block.samples_per_update,
+    )
+
+
 def _model(spec: BehaviorSpec, settings: PPOSettings, device: str | None) -> PPO:
     """A model of the behavior, as the settings describe it."""
     numbers, network = settings.hyperparameters, settings.network_settings
@@ -226,6 +243,7 @@ def _model(spec: BehaviorSpec, settings: PPOSettings, device: str | None) -> PPO
         clip_range=numbers.epsilon,
         ent_coef=numbers.beta,
         reward_signals=_signals(settings.reward_signals),
+        demonstrations=_cloning(settings),
         learning_rate_schedule=numbers.learning_rate_schedule,
         clip_range_schedule=numbers.epsilon_schedule,
         ent_coef_schedule=numbers.beta_schedule,

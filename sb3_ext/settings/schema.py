@@ -250,7 +250,7 @@ class RewardSignals(Block):
 
 
 class BehavioralCloning(Block):
-    """`num_epoch` and `batch_size` are the trainer's own where they are None; `steps` 0 goes on for the whole run."""
+    """`num_epoch` None is 3, `batch_size` None the trainer's own; `steps` 0 goes on for the whole run."""
 
     demo_path: Text
     steps: CountOrZero = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,12 @@ from sb3_ext.settings import (
 
 ROOT = Path(__file__).resolve().parents[2]
 OFFICIAL = ROOT / "../shared/facts/hyperparameters.json"
-CONFIGS = sorted((ROOT / "configs" / "ppo").glob("*.yaml"))
+CONFIGS = sorted((ROOT / "configs").glob("*/*.yaml"))
+
+
+def title(path: Path) -> str:
+    """Of one of our configurations: "algorithm/scene"."""
+    return f"{path.parent.name}/{path.stem}"
 
 
 def official() -> dict[str, Any]:
@@ -87,17 +93,24 @@ def test_every_official_configuration_survives_writing_and_reading() -> None:
         assert loads(dump(settings)) == settings, name
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CONFIGS, ids=title)
 def test_our_configurations_hold_unitys_hyperparameters(path: Path) -> None:
     load(path)
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert tree.pop("env_settings") == {"env_path": f"embedded:{path.stem.removesuffix('_curriculum')}"}
-    assert tree == official()[f"ppo/{path.stem}"]
+    assert tree.pop("env_settings") == {"env_path": f"embedded:{re.sub('(_curriculum|RND)$', '', path.stem)}"}
+    unitys = official().get(title(path))
+    if unitys is None:  # what it learns from is ours, how it learns is not
+        assert title(path) == "imitation/3DBall"
+        unitys = official()["ppo/3DBall"]
+        assert list(tree["behaviors"]["3DBall"].pop("reward_signals")) == ["gail"]
+        del unitys["behaviors"]["3DBall"]["reward_signals"]
+    assert tree == yaml.safe_load(re.sub(r"Project/\S*/Demos/", "demonstrations/", yaml.safe_dump(unitys)))
 
 
 def test_every_embedded_scene_has_a_configuration() -> None:
-    scenes = "3DBall 3DBallHard Basic FoodCollector GridWorld Match3 PushBlock WallJump WallJump_curriculum"
-    assert [path.stem for path in CONFIGS] == scenes.split()
+    scenes = "3DBall 3DBallHard Basic FoodCollector GridWorld Match3 PushBlock Pyramids PyramidsRND WallJump"
+    ours = [path.stem for path in CONFIGS if path.parent.name == "ppo"]
+    assert ours == [*scenes.split(), "WallJump_curriculum"]
 
 
 def test_defaults_are_those_of_ml_agents() -> None:
@@ -716,7 +729,7 @@ def test_what_no_trainer_can_do_is_told_by_key_path() -> None:
     assert unsupported(loads(behavior())) == []
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CONFIGS, ids=title)
 def test_our_configurations_can_be_trained(path: Path) -> None:
     told = [path for path, _ in unsupported(load(path))]
     curricula = [

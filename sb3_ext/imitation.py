@@ -1,0 +1,212 @@
+"""Behavioral cloning: the part that moves an actor towards what an expert did, whatever else it learns from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from itertools import accumulate, islice
+from typing import Any, NamedTuple
+
+import torch
+
+from sb3_ext.distributions import CONTINUOUS_LIMIT
+from sb3_ext.experience import Batch, Rollout
+from sb3_ext.expert import Expert, Recording, recording_exists, require_recording
+from sb3_ext.policies import AgentPolicy
+from unity_gym.errors import UnityGymError
+
+_FORBIDDEN = -1e8  # the logit of choices that the mask forbids
+_SCALES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "unity": lambda mean: mean / CONTINUOUS_LIMIT,
+    "clip": lambda mean: mean,
+    "tanh": torch.tanh,
+}  # from what the head gives to what the environment gets, by `action_scaling`
+
+
+class Comparison(NamedTuple):
+    """What an actor would do, beside what the expert did in the same m decisions."""
+
+    error: torch.Tensor | None
+    """(m, continuous), the mean that the environment gets, before it is clipped, less the expert's number in −1…1; None
+    without continuous actions."""
+    log_probs: torch.Tensor | None
+    """(m, branches), log π of the expert's choice under the mask; None without branches."""
+    agrees: torch.Tensor | None
+    """bool (m, branches), whether the expert's choice is the likeliest; None without branches."""
+
+
+def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
+    """Ask an actor about decisions of an expert, whose choices count as allowed whatever the mask says.
+
+    :param batch: of sequences; the continuous actions lie in −1…1, and the memory is that of the actor
+    """
+    spec = policy.columns.spec.action_spec
+    memory = batch.memory if policy.settings.memory_size else None
+    mean, _, logits = policy.head(policy.body(batch.observations, memory, batch.length)[0])
+    numbers, choices = batch.actions.tensor_split([spec.continuous_size], dim=1)
+    error = log_probs = agrees = None
+    if mean is not None:
+        error = _SCALES[policy.action_scaling](mean) - numbers.clamp(-1, 1)
+    if logits is not None:
+        sizes = list(spec.discrete_branches)
+        places = choices.to(torch.int64) + torch.tensor([0, *accumulate(sizes[:-1])], device=choices.device)
+        logits = logits.masked_fill(~batch.action_masks.scatter(1, places, True), _FORBIDDEN)
+        branches = torch.split(logits, sizes, 1)
+        log_probs = torch.cat([branch.log_softmax(1) for branch in branches], 1).gather(1, places)
+        agrees = torch.stack([branch.argmax(1) for branch in branches], 1) == choices
+    return Comparison(error, log_probs, agrees)
+
+
+def imitation_loss(comparison: Comparison, batch: Batch) -> torch.Tensor:
+    """The mean of error² over the continuous numbers plus that of −log π(choice) over the branches, where valid."""
+    parts = []
+    if comparison.error is not None:
+        parts.append(batch.mean(comparison.error.square()))
+    if comparison.log_probs is not None:
+        parts.append(-batch.mean(comparison.log_probs))
+    return torch.stack(parts).sum()
+
+
+def sequence_length(policy: AgentPolicy) -> int:
+    """Of the sequences through which an actor learns; 1 without memory."""
+    return policy.settings.sequence_length if policy.settings.memory_size else 1
+
+
+@torch.no_grad()
+def refresh_memory(policy: AgentPolicy, rollout: Rollout) -> None:
+    """Renew a rollout's memory, which is that of the actor alone; see `Rollout.refresh_memory`."""
+    length = sequence_length(policy)
+
+    def after(batch: Batch) -> torch.Tensor:
+        memory: torch.Tensor = policy.body(batch.observations, batch.memory, length)[1]
+        return memory
+
+    if policy.settings.memory_size:
+        rollout.refresh_memory(length, after)
+
+
+class BehavioralCloning:
+    """Moves the actor of an algorithm towards what an expert recorded, after each update of the algorithm.
+
+    The algorithm takes its own from `cloning`, calls `update` after each of its own updates, and saves `state_dict`.
+    The loss is `imitation_loss`; an Adam of its own changes the actor, never the critic (but for a body that they
+    share). The actor's memory in the recording is computed with its present weights.
+
+    :param demonstrations: a `.demo` file, a folder of them, or a loaded recording of the behavior
+    :param strength: factor of the learning rate
+    :param steps: decisions of the algorithm over which the learning rate falls to 0, where cloning ends; 0 for never
+    :param learning_rate: before `strength`; by default the first one of the algorithm
+    :param n_epochs: passes over the recording an update
+    :param batch_size: decisions a minibatch; by default that of the algorithm
+    :param samples_per_update: most decisions of a pass, which then are a random part of the recording; 0 for all
+    :raises DemonstrationError: no such recording
+    :raises UnityGymError: a number that makes no sense
+    """
+
+    def __init__(
+        self,
+        demonstrations: Recording,
+        strength: float = 1.0,
+        steps: int = 0,
+        *,
+        learning_rate: float | None = None,
+        n_epochs: int = 3,
+        batch_size: int | None = None,
+        samples_per_update: int = 0,
+    ) -> None:
+        require_recording(demonstrations)
+        for name, number, least in (
+            ("strength", strength, 0),
+            ("steps", steps, 0),
+            ("n_epochs", n_epochs, 1),
+            ("batch_size", batch_size, 1),
+            ("samples_per_update", samples_per_update, 0),
+        ):
+            if number is not None and number < least:
+                raise UnityGymError(f"{name} of behavioral cloning is at least {least}; got {number}")
+        self.demonstrations = demonstrations
+        self.strength, self.steps, self.learning_rate = strength, steps, learning_rate
+        self.n_epochs, self.batch_size, self.samples_per_update = n_epochs, batch_size, samples_per_update
+        self._expert: Expert | None = None
+
+    def setup(self, policy: AgentPolicy, learning_rate: float, batch_size: int) -> None:
+        """Take the actor of a policy, and read the recording.
+
+        A recording that is gone, as it may be where a saved model is loaded, is missed only when the model learns.
+
+        :param policy: on its device
+        :param learning_rate: of the algorithm, where this has none of its own
+        :param batch_size: of the algorithm, where this has none of its own
+        :raises DemonstrationError: the recording cannot be read, or does not fit the behavior; the message shows both,
+            sensor by sensor
+        """
+        self._policy = policy
+        self._initial = self.strength * (learning_rate if self.learning_rate is None else self.learning_rate)
+        self._size = batch_size if self.batch_size is None else self.batch_size
+        actor = [*policy.body.parameters(), *policy.head.parameters()]
+        self.optimizer = torch.optim.Adam(actor, lr=self._initial, fused=True)
+        if recording_exists(self.demonstrations):
+            self._read()
+
+    def _read(self) -> Expert:
+        if self._expert is None:
+            policy = self._policy
+            self._expert = Expert(self.demonstrations, policy.columns.spec, policy.settings.memory_size, policy.device)
+        return self._expert
+
+    def learning_rate_at(self, num_timesteps: int) -> float:
+        """The learning rate after so many decisions of the algorithm."""
+        return self._initial * max(0.0, 1 - num_timesteps / self.steps) if self.steps else self._initial
+
+    def update(self, num_timesteps: int) -> dict[str, torch.Tensor]:
+        """Learn from the recording: numbers for the log, by name; none once the learning rate is 0.
+
+        :param num_timesteps: decisions of the algorithm until now
+        :raises DemonstrationError: the recording is not there
+        """
+        learning_rate = self.learning_rate_at(num_timesteps)
+        if learning_rate <= 0:
+            return {}
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        expert, length = self._read(), sequence_length(self._policy)
+        most = max(self.samples_per_update // self._size, 1) if self.samples_per_update else None
+        losses = []
+        for _ in range(self.n_epochs):
+            refresh_memory(self._policy, expert)
+            for batch in islice(expert.shuffled(self._size, length, drop_last=False), most):
+                loss = imitation_loss(compare(self._policy, batch), batch)
+                self.optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+                losses.append(loss.detach())
+        return {"loss": torch.stack(losses).mean()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the optimiser."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:  # noqa: ARG002
+        """Go on with this state of the optimiser; `strict` is there as SB3 passes it."""
+        self.optimizer.load_state_dict(state)
+
+
+def cloning(
+    demonstrations: Recording | BehavioralCloning | None, policy: AgentPolicy, learning_rate: float, batch_size: int
+) -> BehavioralCloning | None:
+    """The part of an algorithm that learns from `demonstrations`, ready to update.
+
+    :param demonstrations: what the user gave: a recording for Unity's defaults, or how to learn from one; None for none
+    :param policy: of the algorithm, on its device
+    :param learning_rate: the first one of the algorithm
+    :param batch_size: of the algorithm
+    :raises DemonstrationError: the recording cannot be read, or does not fit the behavior
+    """
+    if demonstrations is None:
+        return None
+    if isinstance(demonstrations, BehavioralCloning):
+        mine = copy.copy(demonstrations)
+    else:
+        mine = BehavioralCloning(demonstrations)
+    mine.setup(policy, learning_rate, batch_size)
+    return mine
