@@ -113,9 +113,8 @@ class GroupExperience(Experience):
         alive = np.flatnonzero(self._newest >= 0)
         which, members = _equal(groups, self._group[alive])
         self._members.append((self._states + which, self._newest[alive[members]]))
-        written = {"state": self._states + state, "groupmate_reward": np.zeros(len(rows), np.float32)}
-        for name, values in written.items():
-            self._room(name, values, self._count)[start : self._count] = values
+        self._room("state", state, self._count)[start : self._count] = self._states + state
+        self._room("groupmate_reward", table.reward, self._count)[start : self._count] = 0
         self._states += len(groups)
 
     def observe(self, table: Columns, memory: Array) -> None:
@@ -221,7 +220,7 @@ class GroupExperience(Experience):
         return known[mine], members[mine]
 
     def _keep(self, kept: Array) -> None:
-        """Keep the decisions of groupmates, too, as long as one that is still to be learned from was made beside them."""
+        """Keep the decisions of groupmates, too, while one that is still to be learned from was made beside them."""
         trajectory = self._columns["trajectory"][: self._count]
         kept = kept[trajectory[kept] >= 0]
         states, members = self._members_of(self._columns["state"][kept])
@@ -241,10 +240,9 @@ class GroupExperience(Experience):
         more = rows - len(self._open)
         super()._require_rows(rows)
         if more > 0:
-            self._group, self._groupmate_reward = (
-                np.pad(column, (0, more)) for column in (self._group, self._groupmate_reward)
-            )
-            self._newest = np.pad(self._newest, (0, more), constant_values=-1)
+            self._group = np.append(self._group, np.zeros(more, np.int64))
+            self._newest = np.append(self._newest, np.full(more, -1))
+            self._groupmate_reward = np.append(self._groupmate_reward, np.zeros(more))
 
 
 def _equal(wanted: Array, keys: Array) -> tuple[Array, Array]:

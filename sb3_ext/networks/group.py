@@ -26,8 +26,7 @@ class GroupBody(Encoding):
 
     The observations of each member are encoded once, whatever number of sets it is in, and embedded twice: by
     themselves, and with the member's action. Self-attention relates the members of a set; dense layers follow, and
-    memory where there is any. `features` is the width of the result: the last of it tells the number of members, as
-    its logarithm.
+    `memory`, where there is any, is for who follows the groups. `features` is the width with it.
 
     :param spec: what the members observe and do
     :param settings: size and kind; `hidden_units` is the width of the attention, too
@@ -49,7 +48,7 @@ class GroupBody(Encoding):
         self.relation = ResidualSelfAttention(width)
         self.layers = swish_layers(width, width, settings.num_layers)
         self.memory = Memory(width, settings.memory_size) if settings.memory_size else None
-        self.features = 1 + (settings.memory_size // 2 or width)
+        self.features = settings.memory_size // 2 or width
 
     def forward(self, observations: Sequence[torch.Tensor], actions: torch.Tensor | None, sets: Sets) -> torch.Tensor:
         """Features (k, hidden units) of k sets, without memory.

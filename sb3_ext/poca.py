@@ -1,0 +1,291 @@
+"""MA-POCA: the members of a group learn from what the group gets, also from what it gets after their deaths."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
+
+from sb3_ext.distributions import ActionDistribution
+from sb3_ext.experience import Batch, Rollout
+from sb3_ext.groups import GroupExperience, Groups, Sets
+from sb3_ext.networks.group import GroupBody
+from sb3_ext.networks.layers import linear, xavier_rows
+from sb3_ext.policies import Tensors, UnityPolicy
+from sb3_ext.ppo import PPO
+from sb3_ext.reward_signals import Extrinsic, RewardSignal
+from sb3_ext.vec_env import UnityVecEnv
+from unity_gym.errors import UnityGymError
+from unity_gym.specs import BehaviorSpec
+
+SelfPOCA = TypeVar("SelfPOCA", bound="POCA")
+
+_CHUNK = 4096  # decisions that are evaluated at once outside of the update
+
+
+class UnityPocaPolicy(UnityPolicy):
+    """The actor of `UnityPolicy`, and one critic of whole groups, which only learning needs.
+
+    The critic has one value head a reward signal and two uses. V(s) comes from the observations of all members of the
+    group; the baseline b of a member from its own observation and the observations and actions of the others. Both
+    stand side by side: (…, 2 · signals), V first. The policy's memory is the actor's. The critic's is with the groups
+    of a rollout: V's, then b's. The parameters are those of `UnityPolicy`.
+
+    :raises UnityGymError: a shared or a second critic, or a width that the heads of the attention cannot share
+    """
+
+    def _build_critics(self, heads: int, shared_critic: bool, second_critic: str | None) -> None:
+        if shared_critic or second_critic:
+            raise UnityGymError(
+                "POCA's one critic reads the whole group: leave shared_critic and second_critic out, or use PPO"
+            )
+        self.critic = self.second_critic = None
+        self.group_body = GroupBody(self.columns.spec, self.settings, self.body.normalization)
+        self.value_head = linear(self.group_body.features + 1, heads, xavier_rows)
+
+    def combined(self, values: torch.Tensor) -> torch.Tensor:
+        """V(s): (n, 2 · signals) → (n, signals)."""
+        return values.chunk(2, 1)[0]
+
+    def baseline(self, values: torch.Tensor) -> torch.Tensor:
+        """b: (n, 2 · signals) → (n, signals)."""
+        return values.chunk(2, 1)[1]
+
+    def critic_values(self, observations: Tensors, memory: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Refuse: agents by themselves have no value here.
+
+        :raises UnityGymError: always
+        """
+        raise UnityGymError("POCA's critic needs to know the groups of the agents: see group_values")
+
+    def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
+        """V and b (m, 2 · signals) and log-probabilities (m, columns) of decisions, and their distribution."""
+        _, distribution = self._decided(batch)
+        groups = _groups_of(batch.rollout)
+        features, counts = self._features(groups, batch.index)
+        if self.group_body.memory is not None:
+            features, _ = self._remember(features, groups.memory[batch.index[:: batch.length]], batch.length)
+        return self._both(features, counts), distribution.log_prob_columns(batch.actions), distribution
+
+    @torch.no_grad()
+    def group_values(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What the critic makes of a rollout; it writes the memory of the groups, too, as `refresh_memory` does.
+
+        :return: V and b of the states decided in (n, 2 · signals), V of those after the trajectories (…, signals), and
+            the critic's memory there (…, 2 · memory size)
+        """
+        groups = _groups_of(rollout)
+        features, counts = self._all_features(groups)
+        ends = torch.arange(len(groups.end_members), device=features.device)
+        end_features = torch.cat([self._end_features(groups, part) for part in torch.split(ends, _CHUNK)])
+        memory = groups.memory[: len(ends)]
+        if self.group_body.memory is not None:
+            features, memory = self._follow(rollout, features)
+            end_features, _ = self.group_body.memory(end_features, memory.chunk(2, 1)[0], 1)
+        following = self._head(end_features, groups.end_members.present.sum(1))
+        return self._both(features, counts), following, memory
+
+    @torch.no_grad()
+    def refresh_memory(self, rollout: Rollout) -> None:
+        """As in `UnityPolicy`; the critic's memory, too.
+
+        The critic's is carried on where an agent's trajectory goes on with one that was cut; elsewhere what the groups
+        have at a trajectory's first decision stays.
+        """
+        super().refresh_memory(rollout)
+        self._follow(rollout, self._all_features(_groups_of(rollout))[0])
+
+    def _features(self, groups: Groups, decisions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of V and b (m, 2, width) before memory, and the numbers of members (m,), of decisions (m,)."""
+        states, state = torch.unique(groups.state[decisions], return_inverse=True)
+        members = groups.members[states]
+        used, sets = members.used()
+        is_own = members.rows[state] == decisions.unsqueeze(1)
+        # Rows from len(used) on are members with their actions: all but oneself, in one's baseline.
+        baseline = sets.rows[state] + len(used) * ~is_own
+        features = self.group_body(
+            [column[used] for column in groups.observations],
+            groups.actions[used],
+            Sets(torch.cat([sets.rows, baseline]), torch.cat([sets.present, sets.present[state]])),
+        )
+        of_states, of_baselines = features.split([len(states), len(decisions)])
+        return torch.stack([of_states[state], of_baselines], 1), sets.present.sum(1)[state]
+
+    def _all_features(self, groups: Groups) -> tuple[torch.Tensor, torch.Tensor]:
+        decisions = torch.arange(len(groups.state), device=groups.state.device)
+        parts = [self._features(groups, part) for part in torch.split(decisions, _CHUNK)]
+        features, counts = zip(*parts, strict=True)
+        return torch.cat(features), torch.cat(counts)
+
+    def _end_features(self, groups: Groups, trajectories: torch.Tensor) -> torch.Tensor:
+        """Of V (t, width) before memory, after these trajectories (t,)."""
+        used, sets = groups.end_members[trajectories].used()
+        features: torch.Tensor = self.group_body([column[used] for column in groups.end_observations], None, sets)
+        return features
+
+    def _follow(self, rollout: Rollout, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Let the critic's memory follow the agents of a rollout, and write it into the groups.
+
+        :param features: (n, 2, width), without memory
+        :return: (n, 2, features), and the memory after each trajectory
+        """
+        groups, length = _groups_of(rollout), self.settings.sequence_length
+        decisions, valid = rollout.sequences(length)
+        first = decisions[:, 0]
+        trajectory = rollout.trajectory[first]
+        goes_on = torch.zeros_like(groups.ended)  # with what the trajectory before it left
+        goes_on[1:] = (groups.row[1:] == groups.row[:-1]) & ~groups.ended[:-1]
+        begins = ~goes_on[trajectory]
+        begins[1:] &= trajectory[1:] != trajectory[:-1]
+        number = torch.arange(len(first), device=first.device)
+        place = number - torch.where(begins, number, 0).cummax(0).values
+        output = features.new_zeros((len(rollout), 2, self.group_body.features))
+        after = features.new_zeros((len(first), groups.memory.shape[1]))
+        for step in range(int(place.max()) + 1):
+            which = torch.nonzero(place == step).squeeze(1)
+            mine, counts = decisions[which], valid[which]
+            if step:
+                groups.memory[first[which]] = after[which - 1]
+            x, after[which] = self._remember(
+                features[mine.reshape(-1)], groups.memory[first[which]], length, counts.sum(1)
+            )
+            output[mine[counts]] = x[counts.reshape(-1)]
+        last = torch.ones_like(begins)
+        last[:-1] = trajectory[1:] != trajectory[:-1]
+        return output, after[last]
+
+    def _remember(
+        self, features: torch.Tensor, memory: torch.Tensor, length: int, counts: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """V's and b's features (m, 2, width), each with its memory → (m, 2, features), and the memory afterwards."""
+        assert self.group_body.memory is not None
+        both = features.transpose(0, 1).flatten(0, 1), torch.cat(memory.chunk(2, 1))
+        x, after = self.group_body.memory(*both, length, None if counts is None else counts.repeat(2))
+        return torch.stack(x.chunk(2), 1), torch.cat(after.chunk(2), 1)
+
+    def _both(self, features: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """V's and b's features (n, 2, features), and the numbers of members (n,) → V and b (n, 2 · signals)."""
+        return torch.cat([self._head(part, counts) for part in features.unbind(1)], 1)
+
+    def _head(self, features: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Features (n, features) and the numbers of members (n,) → values (n, signals).
+
+        Attention averages over the members, so that it does not tell how many they are: the logarithm does, on a scale
+        that no later and larger group changes.
+        """
+        size = counts.to(features.dtype).log().unsqueeze(1)
+        values: torch.Tensor = self.value_head(torch.cat([features, size], 1))
+        return values
+
+
+class POCA(PPO):
+    """Multi-Agent POsthumous Credit Assignment, with the meanings that Unity's trainer gives the numbers.
+
+    Paper: https://arxiv.org/abs/2111.05992. It learns as `PPO` does, whose parameters and options it has, with another
+    critic. The returns are λ-returns of V, the value of the group's state; the advantage of a decision is its return
+    less a counterfactual baseline, which knows what all others of the group did and not what this agent did. After an
+    agent's death the return goes on with the value of the members that are left, and so with what they get until the
+    last of them has ended. Agents act by their own observations alone.
+
+    On a `UnityVecEnv` (not wrapped) the groups are those of the scene, of any number of agents, which may die and come
+    late; an agent without a group is a group of one. On any other SB3 `VecEnv` each sub-environment is one.
+
+    :param policy: "UnityPocaPolicy"
+    :param env: the environment
+    :param arguments: as in `PPO`, in its order
+    :param groupmate_rewards: the reward of the scene is the agent's own, its group's and also the sum of what the other
+        members got of their own while the agent did what it decided; False leaves that sum out
+    :param baseline_coef: the weight of the baseline's loss beside V's, both times `vf_coef`
+    :param options: as in `PPO`, without `second_critic`
+    :raises UnknownNameError: an option that has no such value
+    :raises UnityGymError: what `PPO` and `UnityPocaPolicy` refuse
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"UnityPocaPolicy": UnityPocaPolicy}
+    policy: UnityPocaPolicy
+
+    def __init__(
+        self,
+        policy: str | type[UnityPocaPolicy],
+        env: GymEnv | str | None,
+        *arguments: Any,
+        groupmate_rewards: bool = True,
+        baseline_coef: float = 0.5,
+        **options: Any,
+    ) -> None:
+        self.groupmate_rewards, self.baseline_coef = groupmate_rewards, baseline_coef
+        super().__init__(policy, env, *arguments, **options)
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        self.rollout_buffer = GroupExperience(self.time_horizon, self.policy.memory_size)
+
+    def _begin(self) -> None:
+        assert self.env is not None
+        if not isinstance(self.env, UnityVecEnv) and isinstance(self.env.unwrapped, UnityVecEnv):
+            raise UnityGymError(
+                f"POCA does not see the groups behind {type(self.env).__name__}: learn on the UnityVecEnv itself. It "
+                "has the statistics of Monitor; normalize=True in policy_kwargs does what VecNormalize does"
+            )
+        super()._begin()
+
+    def begin(self, spec: BehaviorSpec) -> None:
+        """See `PPO.begin`."""
+        super().begin(spec)
+        # Of V and of b, per row of the table, after what was learned from.
+        self._critic_memory = torch.zeros((0, 2 * self.policy.settings.memory_size), device=self.device)
+
+    @torch.no_grad()
+    def _estimate(self, rollout: Rollout) -> None:
+        super()._estimate(rollout)
+        baselines = self.policy.baseline(rollout.values).mean(0).tolist()
+        for signal, baseline in zip(self._signals(), baselines, strict=True):
+            self._records[f"rollout/{signal.name}_baseline_estimate"] = baseline
+
+    def _state_values(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+        groups, size = _groups_of(rollout), self._critic_memory.shape[1]
+        missing = max(int(groups.row.max()) + 1 - len(self._critic_memory), 0)
+        self._critic_memory = torch.cat([self._critic_memory, self._critic_memory.new_zeros((missing, size))])
+        groups.memory = self._critic_memory.new_zeros((len(rollout), size))
+        changes = groups.row[1:] != groups.row[:-1]
+        is_first, is_last = (torch.ones_like(groups.ended) for _ in range(2))
+        is_first[1:], is_last[:-1] = changes, changes
+        starts = torch.from_numpy(rollout.lengths.cumsum() - rollout.lengths).to(self.device)
+        groups.memory[starts[is_first]] = self._critic_memory[groups.row[is_first]]
+        values, following, after = self.policy.group_values(rollout)
+        self._critic_memory[groups.row[is_last]] = after[is_last] * ~groups.ended[is_last].unsqueeze(1)
+        return values, following
+
+    def _rewards(self, signal: RewardSignal, batch: Batch) -> torch.Tensor:
+        rewards = super()._rewards(signal, batch)
+        if self.groupmate_rewards and isinstance(signal, Extrinsic):
+            rewards = rewards + _groups_of(batch.rollout).groupmate_rewards[batch.index]
+        return rewards
+
+    def _value_loss(self, batch: Batch, error: torch.Tensor, log: dict[str, list[Any]]) -> torch.Tensor:
+        of_states, of_baselines = (batch.mean(part) for part in error.chunk(2, 1))
+        log["value_loss"].append(of_states.detach())
+        log["baseline_loss"].append(of_baselines.detach())
+        return of_states + self.baseline_coef * of_baselines
+
+    def learn(
+        self: SelfPOCA,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "POCA",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfPOCA:
+        """Learn for `total_timesteps` decisions, all agents together; see `BaseAlgorithm.learn`."""
+        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_critic_memory"]
+
+
+def _groups_of(rollout: Rollout) -> Groups:
+    assert rollout.groups is not None, "a rollout of GroupExperience"
+    return rollout.groups

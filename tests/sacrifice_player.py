@@ -1,0 +1,91 @@
+"""A player of one scene, in which a group of three wins only if one of them gives its life for the others.
+
+A game has 6 decisions. With the third the dragon comes: if the first of the three, who has the sword, then chooses
+`STRIKE`, both of them die. Whoever is left when the game ends gets the group's reward: 1 if the dragon is dead, and
+`SHARE` if it lives. Who dies gets nothing but the end of its episode. Everything else that is chosen does nothing.
+
+Every agent sees its number and the decision, each as one of several, and whether the dragon is dead.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from unity_gym.scenes import __main__ as player
+from unity_gym.scenes.academy import Academy
+from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.scene import Scene
+from unity_gym.scenes.sensors import VectorSensor
+from unity_gym.specs import ActionSpec, Array
+
+MEMBERS, DECISIONS = 3, 6
+DRAGON, STRIKE = 2, 2  # the decision at which it comes, and the choice that slays it
+SHARE = 0.2
+
+
+class Sacrifice(Scene):
+    default_areas = 16
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.time = np.zeros(areas, np.int64)
+        self.is_slain = np.zeros(areas, bool)
+        self.knights = Agents(
+            academy,
+            MEMBERS * areas,
+            "Knight",
+            [VectorSensor("view", MEMBERS + DECISIONS + 1, self.see)],
+            ActionSpec(0, (3,)),
+            act=self.act,
+            begin_episode=lambda _: None,
+            decision_period=1,
+        )
+        self.area = self.knights.rows // MEMBERS
+        self.group = np.array([academy.new_group() for _ in range(areas)])
+        self.knights.group_id[:] = self.group[self.area]
+
+    def see(self, rows: Array) -> Array:
+        area = self.area[rows]
+        number, time = np.eye(MEMBERS)[rows % MEMBERS], np.eye(DECISIONS)[np.minimum(self.time[area], DECISIONS - 1)]
+        return np.concatenate([number, time, self.is_slain[area, np.newaxis]], 1)
+
+    def act(self, rows: Array) -> None:
+        has_sword = rows[(rows % MEMBERS == 0) & (self.time[self.area[rows]] == DRAGON)]
+        strikes = has_sword[self.knights.discrete[has_sword, 0] == STRIKE]
+        self.is_slain[self.area[strikes]] = True
+        self.knights.disable(strikes)
+
+    def after_step(self) -> None:
+        self.time += 1
+        if self.time[0] < DECISIONS:  # all games begin and end together
+            return
+        living = np.flatnonzero(self.knights.enabled)
+        self.knights.group_reward[living] += np.where(self.is_slain[self.area[living]], 1, SHARE)
+        self.knights.end_episode(living)
+        self.reset_environment()
+
+    def reset_environment(self) -> None:
+        self.time[:] = 0
+        self.is_slain[:] = False
+        dead = np.flatnonzero(~self.knights.enabled)
+        self.knights.enable(dead)
+        self.knights.group_id[dead] = self.group[self.area[dead]]
+
+    def render(self, area: int) -> Array:  # noqa: ARG002
+        return np.zeros((2, 2, 3), np.uint8)
+
+
+def launcher(folder: Path) -> str:
+    """The path of an executable, written into `folder`, that plays the scene."""
+    path = folder / "Sacrifice.sh"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" Sacrifice "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+if __name__ == "__main__":
+    player.scene_class = lambda _: Sacrifice  # type: ignore[assignment]
+    sys.exit(player.main(sys.argv[1:]))
