@@ -91,8 +91,8 @@ class RayPerceptionSensor(VectorSensor):
             shapes.half[:, area],
             shapes.rounding[area],
             shapes.yaw[area],
+            shapes.visible[area],
         )
-        fractions = np.where(shapes.visible[area, np.newaxis], fractions, np.inf)
         nearest = fractions.argmin(axis=2)
         fraction = np.take_along_axis(fractions, nearest[..., np.newaxis], axis=2)[..., 0]
         tag = np.where(fraction <= 1, shapes.tag[area[:, np.newaxis], nearest], -1)
@@ -103,41 +103,54 @@ class RayPerceptionSensor(VectorSensor):
 
 
 def sphere_casts(
-    start: Array, path: Array, radius: float, center: Array, half: Array, rounding: Array, yaw: Array
+    start: Array,
+    path: Array,
+    radius: float,
+    center: Array,
+    half: Array,
+    rounding: Array,
+    yaw: Array,
+    visible: Array | bool = True,
 ) -> Array:
     """How far spheres fly until they meet upright rounded boxes.
 
     A sphere meets a box where the distance between the sphere's centre and the box without its rounding is the sum of
     both radii. The square of that distance is convex along a straight path, so Newton's method from the side of the
-    start finds the first such point and never passes it. A slab test leaves only the paths that it is needed for.
+    start finds the first such point and never passes it. Circles around the boxes, as seen from above, and then a slab
+    test leave only the paths that it is needed for.
 
     :param start: (3, k), one start an agent
     :param path: (3, k, rays), from start to end
     :param radius: of all spheres
     :param center: (3, k, n); also `half` (3, k, n), `rounding` and `yaw` (k, n): the boxes that an agent's rays may hit
+    :param visible: bool (k, n), of which the others are not there
     :return: (k, rays, n), share of the path; inf where a box is not met within it or overlaps the sphere at its start
     """
-    cos, sin = np.cos(yaw), np.sin(yaw)
     apart = start[..., np.newaxis] - center  # 3, k, n
-    origin = np.stack([cos * apart[0] - sin * apart[2], apart[1], sin * apart[0] + cos * apart[2]])[:, :, np.newaxis]
-    cos, sin = cos[:, np.newaxis], sin[:, np.newaxis]
-    x, y, z = path[..., np.newaxis]
-    step = np.empty(np.broadcast_shapes(x.shape, cos.shape))
-    step = np.stack([cos * x - sin * z, np.broadcast_to(y, step.shape), sin * x + cos * z])  # 3, k, rays, n
-    step[np.abs(step) < 1e-12] = 1e-12
-    half = half[:, :, np.newaxis]
-    reach = (radius + rounding)[:, np.newaxis]
+    reach = radius + rounding
+    circle = np.where(visible, np.hypot(half[0], half[2]) + reach, -np.inf)[:, np.newaxis]
+    length = np.hypot(path[0], path[2])
+    ahead_x, ahead_z = path[::2] / np.maximum(length, 1e-12)
+    level = np.stack([apart[0], apart[2]], axis=1)  # k, 2, n
+    ahead = np.stack([ahead_x, ahead_z], axis=2) @ level
+    aside = np.stack([-ahead_z, ahead_x], axis=2) @ level
+    near = (np.abs(aside) <= circle) & (ahead <= circle) & (ahead + circle >= -length[..., np.newaxis])
 
+    fractions = np.full(near.shape, np.inf)
+    agent, ray, box = np.nonzero(near)
+    cos, sin = np.cos(yaw)[agent, box], np.sin(yaw)[agent, box]
+    (origin_x, y, origin_z), (path_x, path_y, path_z) = apart[:, agent, box], path[:, agent, ray]
+    origin = np.stack([cos * origin_x - sin * origin_z, y, sin * origin_x + cos * origin_z])
+    step = np.stack([cos * path_x - sin * path_z, path_y, sin * path_x + cos * path_z])
+    step[np.abs(step) < 1e-12] = 1e-12
+    half, reach = half[:, agent, box], reach[agent, box]
     grown = (half + reach) / np.abs(step)
     middle = -origin / step
-    entry = np.maximum((middle - grown).max(axis=0), 0)
-    possible = (entry <= (middle + grown).min(axis=0)) & (entry <= 1)
+    t = np.maximum((middle - grown).max(axis=0), 0)
+    possible = np.flatnonzero((t <= (middle + grown).min(axis=0)) & (t <= 1))
 
-    fractions = np.full(possible.shape, np.inf)
-    agent, ray, box = at = np.nonzero(possible)
-    t, reach = entry[at], reach[agent, 0, box]
-    half, step, origin = half[:, agent, 0, box], step[:, agent, ray, box], origin[:, agent, 0, box]
-
+    agent, ray, box, t, reach = (column[possible] for column in (agent, ray, box, t, reach))
+    half, step, origin = (column[:, possible] for column in (half, step, origin))
     outside = np.maximum(np.abs(origin) - half, 0)
     distance = np.sqrt((outside * outside).sum(axis=0))
     leaving = (outside * np.sign(origin) * step).sum(axis=0) >= -1e-9 * distance
