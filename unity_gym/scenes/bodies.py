@@ -102,7 +102,7 @@ class Bodies:
         moving[1] -= self.gravity * TICK * self._falls
         moving *= 1 - self.drag * TICK
         near = self._find()
-        lift, stop = self._stand(moving) if self._on_ground else (0.0, np.zeros(()))
+        lift, stop = self._stand(moving) if self._on_ground else (0.0, np.zeros_like(self.drag))
         self._move(near, stop)
         self.shapes.center[1, :, : self._count] += lift
 
