@@ -97,20 +97,23 @@ def test_every_official_configuration_survives_writing_and_reading() -> None:
 def test_our_configurations_hold_unitys_hyperparameters(path: Path) -> None:
     load(path)
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert tree.pop("env_settings") == {"env_path": f"embedded:{re.sub('(_curriculum|RND)$', '', path.stem)}"}
-    unitys = official().get(title(path))
-    if unitys is None:  # what it learns from is ours, how it learns is not
-        assert title(path) == "imitation/3DBall"
-        unitys = official()["ppo/3DBall"]
-        assert list(tree["behaviors"]["3DBall"].pop("reward_signals")) == ["gail"]
-        del unitys["behaviors"]["3DBall"]["reward_signals"]
+    assert tree.pop("env_settings")["env_path"] == f"embedded:{re.sub('(_curriculum|RND)$', '', path.stem)}"
+    unitys = official()[
+        {"imitation/3DBall": "ppo/3DBall", "ppo/Match3Vector": "ppo/Match3"}.get(title(path), title(path))
+    ]
+    if title(path) == "imitation/3DBall":  # what it learns from is ours, how it learns is not
+        for behaviors in (tree["behaviors"], unitys["behaviors"]):
+            del behaviors["3DBall"]["reward_signals"], behaviors["3DBall"]["max_steps"]
+    elif title(path) == "ppo/Match3Vector":  # a player of ours has one of Unity's behaviors
+        del tree["environment_parameters"]
+        unitys = {"behaviors": {"Match3VectorObs": unitys["default_settings"]}}
     assert tree == yaml.safe_load(re.sub(r"Project/\S*/Demos/", "demonstrations/", yaml.safe_dump(unitys)))
 
 
 def test_every_embedded_scene_has_a_configuration() -> None:
-    scenes = "3DBall 3DBallHard Basic FoodCollector GridWorld Match3 PushBlock Pyramids PyramidsRND WallJump"
+    scenes = "3DBall 3DBallHard Basic FoodCollector GridWorld Match3 Match3Vector PushBlock Pyramids"
     ours = [path.stem for path in CONFIGS if path.parent.name == "ppo"]
-    assert ours == [*scenes.split(), "WallJump_curriculum"]
+    assert ours == [*scenes.split(), "PyramidsRND", "WallJump", "WallJump_curriculum"]
 
 
 def test_defaults_are_those_of_ml_agents() -> None:
