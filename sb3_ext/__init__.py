@@ -2,12 +2,14 @@
 
 from sb3_ext.callbacks import StatsCallback
 from sb3_ext.onnx_policy import OnnxPolicy
+from sb3_ext.poca import POCA
 from sb3_ext.ppo import PPO, SB3_MEANINGS
 from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic
 from sb3_ext.vec_env import UnityVecEnv
 
 __all__ = [
     "GAIL",
+    "POCA",
     "PPO",
     "RND",
     "SB3_MEANINGS",

@@ -19,6 +19,7 @@ from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 from sb3_ext.agents import SpaceColumns
 from sb3_ext.expert import recording_exists
 from sb3_ext.imitation import BehavioralCloning
+from sb3_ext.poca import POCA
 from sb3_ext.ppo import PPO
 from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic, RewardSignal
 from sb3_ext.runs import Curve, Run, Summary, Timers, restore
@@ -27,6 +28,8 @@ from sb3_ext.settings import (
     Constant,
     Gaussian,
     MultiRange,
+    POCASettings,
+    PPOHyperparameters,
     PPOSettings,
     RewardSignals,
     RunSettings,
@@ -44,11 +47,16 @@ _PATIENCE = 100  # exchanges until each behavior that the settings name has an a
 _UNITYS_NAMES = {
     "train/policy_gradient_loss": "Losses/Policy Loss",
     "train/value_loss": "Losses/Value Loss",
+    "train/baseline_loss": "Losses/Baseline Loss",
     "train/entropy": "Policy/Entropy",
     "train/learning_rate": "Policy/Learning Rate",
     "train/clip_range": "Policy/Epsilon",
     "train/ent_coef": "Policy/Beta",
     "rollout/extrinsic_value_estimate": "Policy/Extrinsic Value Estimate",
+    "rollout/extrinsic_baseline_estimate": "Policy/Extrinsic Baseline Estimate",
+    "rollout/curiosity_baseline_estimate": "Policy/Curiosity Baseline Estimate",
+    "rollout/gail_baseline_estimate": "Policy/Gail Baseline Estimate",
+    "rollout/rnd_baseline_estimate": "Policy/Rnd Baseline Estimate",
     "train/cloning_loss": "Losses/Pretraining Loss",
     "rollout/curiosity_value_estimate": "Policy/Curiosity Value Estimate",
     "rollout/curiosity_reward": "Policy/Curiosity Reward",
@@ -227,12 +235,13 @@ def _cloning(settings: BehaviorSettings) -> BehavioralCloning | None:
     )
 
 
-def _model(spec: BehaviorSpec, settings: PPOSettings, device: str | None) -> PPO:
+def _model(spec: BehaviorSpec, settings: PPOSettings | POCASettings, device: str | None) -> PPO:
     """A model of the behavior, as the settings describe it."""
     numbers, network = settings.hyperparameters, settings.network_settings
     memory = network.memory
-    model = PPO(
-        "UnityPolicy",
+    kind, policy = (POCA, "UnityPocaPolicy") if isinstance(settings, POCASettings) else (PPO, "UnityPolicy")
+    model = kind(
+        policy,
         None,
         learning_rate=numbers.learning_rate,
         buffer_size=numbers.buffer_size,
@@ -249,7 +258,7 @@ def _model(spec: BehaviorSpec, settings: PPOSettings, device: str | None) -> PPO
         ent_coef_schedule=numbers.beta_schedule,
         threaded=settings.threaded,
         policy_kwargs={
-            "shared_critic": numbers.shared_critic,
+            "shared_critic": isinstance(numbers, PPOHyperparameters) and numbers.shared_critic,
             "normalize": network.normalize,
             "hidden_units": network.hidden_units,
             "num_layers": network.num_layers,
@@ -284,7 +293,7 @@ class Learner:
         if not set(Path(self.name).parts).isdisjoint({"..", "/", run.logs.name}):
             raise UnityGymError(f"no folder can have the name of the behavior {self.name!r}: rename it in Unity")
         chosen: BehaviorSettings = settings.behavior(behavior)
-        assert isinstance(chosen, PPOSettings)
+        assert isinstance(chosen, (PPOSettings, POCASettings))
         self.settings = chosen
         asked = settings.checkpoint_settings
         self._inference = asked.inference
@@ -310,6 +319,8 @@ class Learner:
         self._next_checkpoint = (begun // chosen.checkpoint_interval + 1) * chosen.checkpoint_interval
         self._returns, self._rewards = np.zeros(0), np.zeros(0)  # per row: with the group's reward, and without
         self._lengths = np.zeros(0, np.int64)
+        self._is_member = np.zeros(0, bool)  # of a group
+        self._whole: list[float] = []  # returns of episodes that were not an early death in a group
         self._seen: dict[str, list[float]] = defaultdict(list)
         self._acted = 0
 
@@ -335,13 +346,19 @@ class Learner:
         more = len(table) - len(self._returns)
         if more:
             self._returns, self._rewards = np.pad(self._returns, (0, more)), np.pad(self._rewards, (0, more))
-            self._lengths = np.pad(self._lengths, (0, more))
+            self._lengths, self._is_member = np.pad(self._lengths, (0, more)), np.pad(self._is_member, (0, more))
         self._lengths[: len(decided)] += decided
         self._rewards += table.reward
         self._returns += table.reward + table.group_reward
         rows = np.flatnonzero(table.terminated | table.truncated)
         if len(rows):
             self._seen["Environment/Cumulative Reward"] += self._rewards[rows].tolist()
+            last = rows[
+                table.group_ended[rows]
+            ]  # Unity, too, leaves out of a group's reward who died before the others
+            if len(last):
+                self._seen["Environment/Group Cumulative Reward"] += (self._returns - self._rewards)[last].tolist()
+            self._whole += self._returns[rows[table.group_ended[rows] | ~self._is_member[rows]]].tolist()
             extrinsic = self.settings.reward_signals.extrinsic
             if extrinsic is not None:
                 self._seen["Policy/Extrinsic Reward"] += (self._returns[rows] * extrinsic.strength).tolist()
@@ -349,6 +366,7 @@ class Learner:
             self._seen["Environment/Episode Length"] += (self._lengths[rows] - 1).tolist()
             for column in (self._returns, self._rewards, self._lengths):
                 column[rows] = 0
+        self._is_member = table.group_id > 0
 
     def update(self) -> None:
         """Learn from what was seen; where the update runs in a thread, begin to."""
@@ -391,7 +409,7 @@ class Learner:
         """
         step = self._steps // self.settings.summary_freq * self.settings.summary_freq
         self._next_summary = step + self.settings.summary_freq
-        rewards = self._seen.get("Environment/Cumulative Reward", [])
+        whole = self._whole
         lengths = self._seen.get("Environment/Episode Length", [])
         for name in self._seen.keys() & _OF_EPISODES:
             decision = np.mean(self._seen.pop(name))
@@ -403,16 +421,19 @@ class Learner:
             for name, values in self._seen.items():
                 self._board.add_scalar(name, np.mean(values), step)
                 timers.gauge(f"{self.name}.{name.replace('/', '.').replace(' ', '')}.mean", float(np.mean(values)))
-            if rewards:
-                self._board.add_histogram("Environment/Cumulative Reward_hist", np.array(rewards), step)
-                mean, std = float(np.mean(rewards)), float(np.std(rewards))
-                self.curve.add(Summary(step, round(seconds, 3), mean, std, len(rewards)))
+            for name in ("Environment/Cumulative Reward", "Environment/Group Cumulative Reward"):
+                if name in self._seen:
+                    self._board.add_histogram(f"{name}_hist", np.array(self._seen[name]), step)
+            if whole:
+                mean, std = float(np.mean(whole)), float(np.std(whole))
+                self.curve.add(Summary(step, round(seconds, 3), mean, std, len(whole)))
             self._board.flush()
         self._seen.clear()
+        self._whole = []
         told = f"{self.name}: step {step}, {seconds:.1f} s, "
-        if not rewards:
+        if not whole:
             return told + "no episode has ended"
-        return told + f"mean reward {np.mean(rewards):.3f}, std {np.std(rewards):.3f}, {len(rewards)} episodes"
+        return told + f"mean reward {np.mean(whole):.3f}, std {np.std(whole):.3f}, {len(whole)} episodes"
 
     def save(self) -> None:
         """Write a checkpoint and what belongs to it, unless the newest is of this step."""

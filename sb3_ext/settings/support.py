@@ -12,7 +12,6 @@ _RESTARTS = "a player that fails ends the run, with a checkpoint; delete this li
 # Key path (`*` is any name), the value that is asked for (... for any, or whether it is one), and what to do instead.
 _UNSUPPORTED: tuple[tuple[str, object | Callable[[object], bool], str], ...] = (
     ("behaviors.*.trainer_type", "sac", "SAC cannot be trained; give ppo"),
-    ("behaviors.*.trainer_type", "poca", "POCA cannot be trained; give ppo"),
     ("behaviors.*.self_play", ..., "there are no past opponents to play against; delete this block"),
     ("environment_parameters.*.curriculum", ..., "lessons do not change; give a number or a sampler"),
     ("env_settings.max_lifetime_restarts", lambda value: value not in (0, 10), _RESTARTS),
