@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sb3_ext.experience import Batch
+from sb3_ext.experience import Decisions
 from sb3_ext.networks import NetworkBody
 from sb3_ext.networks.actions import action_features
 from sb3_ext.networks.layers import linear, swish_layers
@@ -60,14 +60,12 @@ class Curiosity(LearnedSignal):
         self.encoder.update_normalization(observations)
 
     @torch.no_grad()
-    def rewards(self, batch: Batch) -> torch.Tensor:
+    def rewards(self, batch: Decisions) -> torch.Tensor:
         """float (m,), the forward model's errors."""
-        if not self.has_learned:
-            return torch.zeros(len(batch), device=self.has_learned.device)
-        errors = self._forward_errors(batch, *self._encode(batch))
+        errors = self._forward_errors(batch, *self._encode(batch)) * self.has_learned
         return errors.clamp(max=1 / self.strength) if self.strength else errors
 
-    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def update(self, batch: Decisions) -> dict[str, torch.Tensor]:
         """One step down the loss: both of its parts."""
         before, after = self._encode(batch)
         forward_loss = batch.mean(self._forward_errors(batch, before, after))
@@ -76,19 +74,19 @@ class Curiosity(LearnedSignal):
         self.has_learned.fill_(True)
         return {"forward_loss": forward_loss.detach(), "inverse_loss": inverse_loss.detach()}
 
-    def _encode(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _encode(self, batch: Decisions) -> tuple[torch.Tensor, torch.Tensor]:
         """φ(s) and φ(s'), (m, features) each."""
         both = [torch.cat(pair) for pair in zip(batch.observations, batch.next_observations, strict=True)]
         before, after = self.encoder(both)[0].chunk(2)
         return before, after
 
-    def _forward_errors(self, batch: Batch, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    def _forward_errors(self, batch: Decisions, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         """(m,), ½‖φ̂(s') − φ(s')‖²."""
         predicted = self.forward_model(torch.cat([before, action_features(batch.actions, self._actions)], 1))
         errors: torch.Tensor = 0.5 * (predicted - after).square().sum(1)
         return errors
 
-    def _inverse_errors(self, batch: Batch, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    def _inverse_errors(self, batch: Decisions, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         """(m,), ‖â − a‖² of the numbers, and −ln p(a) of each choice."""
         size = self._actions.continuous_size
         numbers, *branches = self.inverse_model(torch.cat([before, after], 1)).split(

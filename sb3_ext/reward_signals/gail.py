@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sb3_ext.experience import Batch
+from sb3_ext.experience import Decisions
 from sb3_ext.expert import Expert, Recording, recording_exists, require_recording
 from sb3_ext.networks import NetworkBody
 from sb3_ext.networks.actions import action_features
@@ -93,14 +93,14 @@ class GAIL(LearnedSignal):
         self.logit = linear(size, 1, lambda weight: nn.init.xavier_uniform_(weight, gain=0.2))
 
     @torch.no_grad()
-    def rewards(self, batch: Batch) -> torch.Tensor:
+    def rewards(self, batch: Decisions) -> torch.Tensor:
         """float (m,), −ln(1 − D (1 − 1e-7))."""
         features = self._features(self._inputs(batch))
         logit = self.logit(self.mean(features) if self.use_vail else features).squeeze(1)
         # 1 − D (1 − ε) = (1 − D) + ε D, which keeps its digits where D is almost 1
         return -(torch.sigmoid(-logit) + _EPSILON * torch.sigmoid(logit)).log()
 
-    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def update(self, batch: Decisions) -> dict[str, torch.Tensor]:
         """One step down the loss: its parts, and the means of D for expert and policy."""
         shown = self._inputs(batch)
         if batch.valid is not None:
@@ -135,7 +135,7 @@ class GAIL(LearnedSignal):
             self._expert = Expert(self.demonstrations, self._spec, device=device)
         return self._expert
 
-    def _inputs(self, batch: Batch) -> list[torch.Tensor]:
+    def _inputs(self, batch: Decisions) -> list[torch.Tensor]:
         """One float (m, *shape) a sensor, images in 0…1, and where actions count (m, action features and end)."""
         inputs = [column / 255 if column.dtype == torch.uint8 else column for column in batch.observations]
         if self.use_actions:

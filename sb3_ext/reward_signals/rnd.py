@@ -7,18 +7,20 @@ from typing import Any
 
 import torch
 
-from sb3_ext.experience import Batch
+from sb3_ext.experience import Decisions
 from sb3_ext.networks import NetworkBody
 from sb3_ext.reward_signals.signal import LearnedSignal
 from unity_gym.specs import BehaviorSpec
+
+_ENOUGH = 1000  # observations
 
 
 class RND(LearnedSignal):
     """The reward is the error of a network that learns what another, random and fixed, makes of an observation.
 
     Paper: https://arxiv.org/abs/1810.12894. The reward is ‖f̂(s) − f(s)‖², and the loss its mean; f and f̂ have the same
-    size. With `normalize`, both networks scale vector observations by the statistics of the first rollout, which then
-    stay: otherwise f, and with it what is new, would move. The reward does not end with an episode.
+    size. With `normalize`, both networks scale vector observations by the statistics of the first 1000 or more, which
+    then stay: otherwise f would move, and with it what is new. The reward does not end with an episode.
 
     :param gamma: discount of future rewards
     :param strength: factor of the rewards
@@ -38,22 +40,23 @@ class RND(LearnedSignal):
         self.predictor = NetworkBody(spec, self.settings, self.target.normalization)
 
     def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
-        """Take the statistics of (n, *shape) a sensor, unless there are some."""
-        if self.target.normalization is not None and self.target.normalization.fresh:
+        """Add (n, *shape) a sensor to the statistics, until they rest on enough."""
+        statistics = self.target.normalization
+        if statistics is not None and statistics.count <= _ENOUGH:
             self.target.update_normalization(observations)
 
     @torch.no_grad()
-    def rewards(self, batch: Batch) -> torch.Tensor:
+    def rewards(self, batch: Decisions) -> torch.Tensor:
         """float (m,), the errors."""
         return self._errors(batch)
 
-    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def update(self, batch: Decisions) -> dict[str, torch.Tensor]:
         """One step down the loss."""
         loss = batch.mean(self._errors(batch))
         self._descend(loss)
         return {"loss": loss.detach()}
 
-    def _errors(self, batch: Batch) -> torch.Tensor:
+    def _errors(self, batch: Decisions) -> torch.Tensor:
         errors: torch.Tensor = (
             (self.predictor(batch.observations)[0] - self.target(batch.observations)[0]).square().sum(1)
         )

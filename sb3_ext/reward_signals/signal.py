@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from sb3_ext.experience import Batch
+from sb3_ext.experience import Decisions
 from sb3_ext.networks import NetworkSettings
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
@@ -20,9 +20,6 @@ class RewardSignal(nn.Module):
     An algorithm copies the signals that it is given and calls `setup` once. It calls `update_normalization` once for
     everything that was seen, before it asks for `rewards` of it, and `update` for every minibatch of an update. It
     saves and loads the `state_dict`.
-
-    Of a batch, signals read `observations`, `next_observations`, `actions`, `environment_actions`, `terminated`,
-    `rewards`, `group_rewards` and `valid`.
 
     :param gamma: discount of future rewards
     :param strength: factor of the rewards
@@ -47,11 +44,11 @@ class RewardSignal(nn.Module):
     def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
         """Add what agents saw, (n, *shape) a sensor, to running statistics: to none, unless overridden."""
 
-    def rewards(self, batch: Batch) -> torch.Tensor:
+    def rewards(self, batch: Decisions) -> torch.Tensor:
         """float (m,), the rewards of the batch's decisions before `strength`."""
         raise NotImplementedError
 
-    def update(self, batch: Batch) -> Mapping[str, float | torch.Tensor]:  # noqa: ARG002
+    def update(self, batch: Decisions) -> Mapping[str, float | torch.Tensor]:  # noqa: ARG002
         """Learn from a minibatch (where `batch.valid` holds): numbers for the log, by name. None, unless overridden."""
         return {}
 
@@ -61,7 +58,7 @@ class Extrinsic(RewardSignal):
 
     name = "extrinsic"
 
-    def rewards(self, batch: Batch) -> torch.Tensor:
+    def rewards(self, batch: Decisions) -> torch.Tensor:
         """What the environment gave."""
         return batch.rewards + batch.group_rewards
 
