@@ -386,14 +386,14 @@ class PPO(OnPolicyAlgorithm):
         """Update policy, critic and reward signals from the rollout; with `threaded`, begin to."""
         self.finish_update()
         fresh = self.policy.has_fresh_normalization
-        rollout, progress = self._take_rollout(), self._current_progress_remaining
+        now = self._take_rollout(), fresh, self._current_progress_remaining, self.num_timesteps
         if not self.threaded:
-            self._update(rollout, progress, fresh)
+            self._update(*now)
             self._end_update()
             return
         self._frozen = self.policy.frozen()
         executor = ThreadPoolExecutor(1)
-        self._running = executor.submit(self._update, rollout, progress, fresh)
+        self._running = executor.submit(self._update, *now)
         executor.shutdown(wait=False)  # its thread ends with the update
 
     def finish_update(self, wait: bool = True) -> None:
@@ -422,11 +422,12 @@ class PPO(OnPolicyAlgorithm):
         """The policy that acts now."""
         return self.policy if self._frozen is None else self._frozen
 
-    def _update(self, rollout: Rollout, progress: float, statistics_are_fresh: bool) -> None:
+    def _update(self, rollout: Rollout, statistics_are_fresh: bool, progress: float, steps: int) -> None:
         """The paper's equations, in its order. It may run in a thread, and tells `_records` what to log.
 
-        :param progress: the part of the training still to come (1 → 0)
         :param statistics_are_fresh: those of observations come from this rollout already
+        :param progress: the part of the training still to come (1 → 0)
+        :param steps: decisions made in the training
         """
         policy = self.policy
         policy.set_training_mode(True)
@@ -494,7 +495,7 @@ class PPO(OnPolicyAlgorithm):
                 break
 
         if self.cloning is not None:
-            for name, value in self.cloning.update(self.num_timesteps).items():
+            for name, value in self.cloning.update(steps).items():
                 log[f"cloning_{name}"].append(value)
         if not statistics_are_fresh:
             policy.body.update_normalization(rollout.observations)

@@ -178,7 +178,8 @@ def test_what_was_learned_until_a_player_fails_is_saved(tmp_path: Path) -> None:
     assert steps(tmp_path / "results" / "failed" / "Basic")[-1] >= 100
 
 
-def test_several_behaviors_learn_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("threaded", [False, True])
+def test_several_behaviors_learn_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], threaded: bool) -> None:
     file = config(
         tmp_path,
         "WallJump",
@@ -187,13 +188,16 @@ def test_several_behaviors_learn_in_one_run(tmp_path: Path, capsys: pytest.Captu
         max_steps=1000,
         summary_freq=500,
         time_horizon=16,
+        threaded=threaded,
     )
     assert main([file, "--results-dir", str(tmp_path), "--run-id", "both", "--seed", "1"]) == 0
     for name in ("SmallWallJump", "BigWallJump"):
         folder = tmp_path / "both" / name
         (last,) = steps(folder)
         assert 1000 <= last < 1024
-        assert PPO.load(folder / f"{name}-{last}.zip")._n_updates > 0
+        model = PPO.load(folder / f"{name}-{last}.zip")
+        assert model.threaded == threaded
+        assert model._n_updates == 9
         assert scalars(folder)["Losses/Value Loss"]
     assert {line.split(":")[0] for line in capsys.readouterr().out.splitlines()} == {"SmallWallJump", "BigWallJump"}
 

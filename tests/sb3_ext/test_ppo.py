@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +16,12 @@ import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO as PlainPPO  # noqa: N811
-from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback, StopTrainingOnMaxEpisodes
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CheckpointCallback,
+    EvalCallback,
+    StopTrainingOnMaxEpisodes,
+)
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
@@ -350,6 +357,147 @@ def test_memories_are_renewed_with_the_weights_between_epochs() -> None:
             with torch.no_grad():
                 _, _, memory = policy.act([rollout.observations[0][decision : decision + 1]], None, memory)
         torch.testing.assert_close(rollout.memory[following[0]], memory[0])
+
+
+class SlowPPO(PPO):
+    """Its updates last until something waits for them. `events` tells what happens: begin, act meanwhile, end."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.events: list[str] = []
+        self.awaited = threading.Event()
+        super().__init__(*arguments, **options)
+
+    def _update(self, *arguments: Any) -> None:
+        self.events.append("begin")
+        assert self.awaited.wait(30)
+        super()._update(*arguments)
+        self.events.append("end")
+
+    def finish_update(self, wait: bool = True) -> None:
+        if wait:
+            self.awaited.set()
+        super().finish_update(wait)
+        if wait:
+            self.awaited.clear()
+
+    def decide(self, *arguments: Any) -> Any:
+        if self._running is not None:
+            self.events.append("act")
+        return super().decide(*arguments)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "awaited"]
+
+
+@pytest.fixture
+def slow() -> Iterator[SlowPPO]:
+    env = make_toys(NUMBERS)
+    model = SlowPPO(
+        "UnityPolicy", env, 1e-2, 60, 20, 2, rollout="cut", threaded=True, device="cpu", seed=0,
+        policy_kwargs={"normalize": True, "hidden_units": 16},
+    )  # fmt: skip
+    model.set_logger(configure(None, []))
+    yield model
+    env.close()
+
+
+def test_agents_act_with_the_policy_before_an_update_until_it_is_over_or_the_next_is_due(slow: SlowPPO) -> None:
+    model, events = slow, slow.events
+    policy, rollouts, acting = model.policy, [], []
+    take, estimate = model._take_rollout, model._estimate
+
+    def taking() -> Any:
+        rollouts.append(take())
+        acting.append(policy.frozen())  # from here on, as each update lasts until the next is due
+        return rollouts[-1]
+
+    def checked(rollout: Any) -> None:
+        (batch,) = rollout.in_order(len(rollout))
+        if len(rollouts) > 1:
+            torch.testing.assert_close(acting[-2].log_probs(batch), rollout.log_probs)
+            assert (policy.log_probs(batch) - rollout.log_probs).abs().max() > 1e-3
+        estimate(rollout)
+
+    model._take_rollout, model._estimate = taking, checked  # type: ignore[method-assign]
+    model.learn(300)
+    assert [len(rollout) for rollout in rollouts] == [60] * 5
+    changes = [event for event, _ in itertools.groupby(events)]
+    assert changes == [*["begin", "act", "end"] * 4, "begin", "end"]
+    assert policy.body.normalization is not None
+    assert policy.body.normalization.count == 1 + 300
+    assert model._n_updates == 10
+    assert model.logger.name_to_value.keys() >= {"train/value_loss", "train/learning_rate", "rollout/extrinsic_reward"}
+
+
+class Once(BaseCallback):
+    """Calls a function once, while an update runs."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        super().__init__()
+        self.function: Callable[[], None] | None = function
+
+    def _on_step(self) -> bool:
+        if self.function is not None and self.model._running is not None:
+            function, self.function = self.function, None
+            function()
+        return True
+
+
+def test_during_an_update_the_old_policy_predicts_and_saving_waits_for_the_new_one(
+    slow: SlowPPO, tmp_path: Path
+) -> None:
+    model, events = slow, slow.events
+    observations = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+
+    def look() -> None:
+        old, _ = model.predict(observations, deterministic=True)
+        np.testing.assert_array_equal(model._acting.predict(observations, deterministic=True)[0], old)
+        assert events[-1] == "act"
+        model.save(tmp_path / "model")
+        assert events[-1] == "end"
+        new, _ = model.predict(observations, deterministic=True)
+        assert np.abs(new - old).max() > 1e-3
+        loaded = PPO.load(tmp_path / "model", device="cpu")
+        np.testing.assert_array_equal(loaded.predict(observations, deterministic=True)[0], new)
+        assert (loaded.threaded, loaded._n_updates) == (True, 2)
+
+    once = Once(look)
+    model.learn(200, once)
+    assert once.function is None
+
+
+def test_what_an_update_or_a_callback_raises_meanwhile_ends_learning_after_the_update(slow: SlowPPO) -> None:
+    model, events = slow, slow.events
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(1000, Once(interrupt))
+    assert events[-1] == "end"
+    assert model._running is None
+    model.n_epochs = "two"  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="'str'"):
+        model.learn(1000, reset_num_timesteps=False)
+    assert model._running is None
+    model.n_epochs = 2
+    updates = model._n_updates
+    model.learn(100, reset_num_timesteps=False)
+    assert model._n_updates > updates
+
+
+@pytest.mark.parametrize("memory", [0, 8])
+def test_agents_of_unity_act_while_updates_run(tmp_path: Path, memory: int) -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    network = {"normalize": True, "hidden_units": 16, "memory_size": memory, "sequence_length": 4}
+    model = PPO(
+        "UnityPolicy", env, buffer_size=240, batch_size=64, time_horizon=50, threaded=True, policy_kwargs=network,
+        seed=0, device="cpu",
+    )  # fmt: skip
+    model.learn(1200, CheckpointCallback(40, str(tmp_path)))
+    assert len(list(tmp_path.glob("*.zip"))) >= 2
+    assert model._n_updates >= 9
+    env.close()
 
 
 SPACES = {
