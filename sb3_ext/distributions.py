@@ -203,7 +203,7 @@ class SquashedActions:
         if logits is not None:
             if masks is not None:
                 logits = logits.masked_fill(~masks, _FORBIDDEN)
-            branches = logits.split(spec.discrete_branches, 1)
+            branches = torch.split(logits, list(spec.discrete_branches), 1)
             self.log_probs = torch.cat([branch.log_softmax(1) for branch in branches], 1)
 
     def rsample(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -231,6 +231,6 @@ class SquashedActions:
                 scores = scores - torch.empty_like(scores).exponential_().log()
             columns += [
                 branch.argmax(1, keepdim=True).to(torch.float32)
-                for branch in scores.split(self.spec.discrete_branches, 1)
+                for branch in torch.split(scores, list(self.spec.discrete_branches), 1)
             ]
         return torch.cat(columns, 1)

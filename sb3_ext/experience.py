@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -340,6 +340,46 @@ class Rollout:
         whole = bool(valid.all())
         for part in torch.split(order, per_batch):
             yield Batch(self, decisions[part], None if whole else valid[part].reshape(-1))
+
+
+class Decisions(Protocol):
+    """m decisions to learn from, as reward signals read them: a `Batch`, or a `sb3_ext.replay.ReplayBatch`."""
+
+    valid: torch.Tensor | None
+    """bool (m,), False where a sequence is filled up; None where all are valid."""
+
+    def __len__(self) -> int: ...
+
+    def mean(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean of (m, …) over the valid decisions and all that is behind them."""
+
+    @property
+    def observations(self) -> list[torch.Tensor]:
+        """One (m, *shape) a sensor."""
+
+    @property
+    def next_observations(self) -> list[torch.Tensor]:
+        """One (m, *shape) a sensor, what the same agent saw next."""
+
+    @property
+    def actions(self) -> torch.Tensor:
+        """(m, columns), as the policy gave them."""
+
+    @property
+    def environment_actions(self) -> torch.Tensor:
+        """(m, columns), as the environment got them."""
+
+    @property
+    def terminated(self) -> torch.Tensor:
+        """bool (m,), nothing follows."""
+
+    @property
+    def rewards(self) -> torch.Tensor:
+        """(m,), the agents' own."""
+
+    @property
+    def group_rewards(self) -> torch.Tensor:
+        """(m,), of the agents' groups."""
 
 
 class Batch:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sb3_ext.distributions import CONTINUOUS_LIMIT
-from sb3_ext.policies import UnityPolicy
+from sb3_ext.policies import AgentPolicy
 from unity_gym.errors import UnityGymError
 
 VERSION = 3
@@ -22,7 +22,7 @@ OPSET = 9  # the lowest that Unity reads; every network here can be said in it
 _FORBIDDEN = 1e8  # taken from the logits of choices that the mask forbids
 
 
-def export_onnx(policy: UnityPolicy, path: str | os.PathLike[str]) -> None:
+def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str]) -> None:
     """Write the actor of a policy as Unity's model file of version 3, opset 9.
 
     Inputs, float32 with the batch n first: `obs_0`, `obs_1`, … (n, *shape) one a sensor, images in 0…1;
@@ -93,7 +93,7 @@ class _Actor(nn.Module):
     continuous_action_output_shape: torch.Tensor
     discrete_action_output_shape: torch.Tensor
 
-    def __init__(self, policy: UnityPolicy) -> None:
+    def __init__(self, policy: AgentPolicy) -> None:
         super().__init__()
         self.spec = policy.columns.spec
         low, high = policy.columns.low, policy.columns.high
@@ -103,7 +103,7 @@ class _Actor(nn.Module):
                 "gives: bound the action space (gymnasium.wrappers.RescaleAction, or low and high of the Box)"
             )
         self.body, self.head = copy.deepcopy((policy.body, policy.head))
-        self.unity_scaling = policy.action_scaling == "unity"
+        self.scaling = policy.action_scaling
         self.memory = policy.settings.memory_size
         action = self.spec.action_spec
         for name, value in {
@@ -153,7 +153,9 @@ class _Actor(nn.Module):
         return tuple(outputs)
 
     def _scaled(self, raw: torch.Tensor) -> torch.Tensor:
-        if self.unity_scaling:
+        if self.scaling == "tanh":
+            return raw.tanh()
+        if self.scaling == "unity":
             return raw.clamp(-CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
         # Bounds as tensors clamp by Min and Max, which differ from bound to bound.
         clipped = torch.minimum(torch.maximum(raw, self.low), self.high)

@@ -11,10 +11,9 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
-from torch import nn
 
 from sb3_ext.agents import SpaceColumns
-from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution, ActionHead
+from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution, ActionHead, SquashedActionHead
 from sb3_ext.experience import Batch, Rollout
 from sb3_ext.networks import NetworkBody, NetworkSettings
 from sb3_ext.networks.layers import linear, xavier_rows
@@ -39,7 +38,7 @@ class AgentPolicy(BasePolicy):
     """
 
     body: NetworkBody
-    head: ActionHead
+    head: ActionHead | SquashedActionHead
     action_scaling: str
     memory_size: int
 
@@ -169,6 +168,8 @@ class UnityPolicy(AgentPolicy):
     :raises UnknownNameError: another action scaling, or another way to combine the critics
     :raises UnityGymError: a second critic beside a shared one
     """
+
+    head: ActionHead
 
     def __init__(
         self,

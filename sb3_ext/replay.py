@@ -8,7 +8,7 @@ no memory. Every sequence keeps the true state after its last decision beside th
 from __future__ import annotations
 
 from functools import cached_property
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import torch
@@ -232,6 +232,10 @@ class ReplayBatch:
     def mean(self, x: torch.Tensor) -> torch.Tensor:
         """The mean of (m, …) over the valid decisions and all that is behind them."""
         return x.mean() if self.valid is None else x[self.valid].mean()
+
+    def means(self, x: torch.Tensor) -> torch.Tensor:
+        """The means of (m, …) over the valid decisions: (…)."""
+        return x.mean(0) if self.valid is None else x[self.valid].mean(0)
 
     @cached_property
     def observations(self) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from sb3_ext.agents import SpaceColumns
 from sb3_ext.distributions import SquashedActionHead, SquashedActions
@@ -34,13 +35,14 @@ class UnitySACPolicy(AgentPolicy):
     :param columns: observations and actions as columns; by default derived from the spaces
     :param value_heads: names of the reward signals
     :param init_entcoef: first value of the entropy coefficients
-    :param optimizer_class: of three optimisers: of the actor, the critics and the entropy coefficients
+    :param optimizer_class: one optimiser over actor, critics and entropy coefficients
     :param optimizer_kwargs: beside the learning rate; by default Adam's fused form
     :param network: as in `NetworkSettings`
     :raises UnityGymError: continuous actions without bounds, or entropy coefficients that do not begin above 0
     """
 
     action_scaling = "tanh"
+    head: SquashedActionHead
 
     def __init__(
         self,
@@ -85,16 +87,11 @@ class UnitySACPolicy(AgentPolicy):
         self.log_ent_coef = nn.Parameter(torch.full((coefficients,), math.log(init_entcoef)))
         """Of the continuous numbers, where there are any, then of each branch."""
         self.memory_size = 2 * self.settings.memory_size
-        learned = (self.actor_parameters, self.critic.parameters(), [self.log_ent_coef])
-        self.optimizer, self.critic_optimizer, self.ent_coef_optimizer = (
-            optimizer_class(parameters, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
-            for parameters in learned
-        )
-
-    @property
-    def actor_parameters(self) -> list[nn.Parameter]:
-        """What the policy loss changes."""
-        return [*self.body.parameters(), *self.head.parameters()]
+        self.actor_parameters = [*self.body.parameters(), *self.head.parameters()]
+        self._critic_parameters = list(self.critic.parameters())
+        self._target_parameters = list(self.critic_target.parameters())
+        learned = [*self.actor_parameters, *self._critic_parameters, self.log_ent_coef]
+        self.optimizer = optimizer_class(learned, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def act(
         self, observations: Tensors, masks: torch.Tensor | None, memory: torch.Tensor, deterministic: bool = False
@@ -126,7 +123,13 @@ class UnitySACPolicy(AgentPolicy):
         return self._actions(current, masks), next_actions
 
     def _actions(self, features: torch.Tensor, masks: torch.Tensor | None) -> SquashedActions:
-        return SquashedActions(self.columns.spec.action_spec, *self.head(features), masks)
+        mean, log_std, logits = self.head(features)
+        return SquashedActions(self.columns.spec.action_spec, mean, log_std, logits, masks)
+
+    def move_target(self, tau: float) -> None:
+        """Let the target critics go this part of the way to the critics."""
+        move = get_ema_multi_avg_fn(1 - tau)  # type: ignore[no-untyped-call]
+        move(self._target_parameters, self._critic_parameters, None)
 
     def split(self, memory: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The actor's and the critics' part of the memory (n, memory size)."""

@@ -1,0 +1,447 @@
+"""Soft actor-critic on Unity's terms."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+
+from sb3_ext.agents import Columns
+from sb3_ext.algorithm import ACTION_SPACES, UnityAlgorithm, checked_signals, schedule
+from sb3_ext.distributions import SquashedActions
+from sb3_ext.expert import Recording
+from sb3_ext.imitation import BehavioralCloning, cloning
+from sb3_ext.replay import ReplayBatch, ReplayBuffer
+from sb3_ext.reward_signals import RewardSignal
+from sb3_ext.sac_policy import UnitySACPolicy
+from unity_gym.errors import UnityGymError, UnknownNameError
+from unity_gym.specs import Array
+
+SelfSAC = TypeVar("SelfSAC", bound="SAC")
+
+_DISCRETE_TARGET = 0.2  # part of the largest entropy that a branch is to keep
+
+
+class SAC(UnityAlgorithm, OffPolicyAlgorithm):
+    """Soft Actor-Critic for numbers, choices and both, with the meanings that Unity's trainer gives the numbers.
+
+    Papers: https://arxiv.org/abs/1812.05905, for choices https://arxiv.org/abs/1910.07207. It learns on any SB3
+    `VecEnv`; on a `UnityVecEnv` (not wrapped) every agent is waited for by itself. A step is one decision of one agent.
+
+    The action a = (u, a₁ … a_B) has numbers u and choices a_b, of which each has an entropy coefficient α of its own:
+
+        Q(s, a) = mean over b of Q_b(s, u, a_b)
+        V(s)    = mean over b of Σ π_b (min(Q₁_b, Q₂_b) − α_b log π_b) − α_u log π(u | s),   u ~ π(· | s)
+        y       = r + γ (1 − terminated) V'(s')                                   with the target critics
+        J(Q)    = ½ (Q − y)²,    J(π) = −V(s),    J(α) = −log α · (log π + target entropy)
+
+    Without choices that is the SAC of the paper, and without numbers that for choices. The target entropy is −dim(u)
+    for the numbers, and 0.2 times the logarithm of the number of allowed choices for each branch. Each reward signal
+    has a Q, discount and V of its own; the policy follows their mean.
+
+    :param policy: "UnitySACPolicy"
+    :param env: the environment
+    :param learning_rate: a number, or a function of the remaining progress (1 → 0)
+    :param buffer_size: decisions that are remembered
+    :param batch_size: decisions a gradient step
+    :param tau: τ, how far the target critics move to the critics at each gradient step
+    :param steps_per_update: decisions for each gradient step
+    :param reward_signal_steps_per_update: decisions for each update of the reward signals; by default as
+        `steps_per_update`
+    :param buffer_init_steps: decisions to see before the first gradient step, at least `batch_size`
+    :param init_entcoef: first value of the entropy coefficients
+    :param reward_signals: what to reward, each with its discount; by default `Extrinsic()`
+    :param demonstrations: what an expert did, to imitate it after each gradient step: a `.demo` file, a folder of them
+        or a loaded recording, or a `BehavioralCloning` that says how
+    :param learning_rate_schedule: "linear" (to 1e-10 at the end) or "constant", for a number
+    :param stats_window_size: episodes over which the logged return is averaged
+    :param tensorboard_log: folder for TensorBoard; None for none
+    :param policy_kwargs: of `UnitySACPolicy`, such as `hidden_units` and `normalize`
+    :param verbose: 0 nothing, 1 progress, 2 debugging
+    :param seed: of NumPy, torch and the environment
+    :param device: "cpu", "cuda", or "auto"
+    :raises UnknownNameError: a schedule that does not exist
+    :raises UnityGymError: a number that makes no sense, two signals of one name, sequences longer than a minibatch, or
+        an environment in `VecNormalize`
+    :raises DemonstrationError: no such recording, or one of another behavior
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"UnitySACPolicy": UnitySACPolicy}
+    policy: UnitySACPolicy
+    replay_buffer: ReplayBuffer  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        policy: str | type[UnitySACPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 3e-4,
+        buffer_size: int = 50_000,
+        batch_size: int = 128,
+        tau: float = 0.005,
+        steps_per_update: float = 1.0,
+        reward_signal_steps_per_update: float | None = None,
+        buffer_init_steps: int = 0,
+        init_entcoef: float = 1.0,
+        reward_signals: Sequence[RewardSignal] | None = None,
+        *,
+        demonstrations: Recording | BehavioralCloning | None = None,
+        learning_rate_schedule: str = "constant",
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: torch.device | str = "auto",
+        _init_setup_model: bool = True,
+    ) -> None:
+        if learning_rate_schedule not in ("linear", "constant"):
+            raise UnknownNameError(f"learning_rate_schedule is 'linear' or 'constant', not {learning_rate_schedule!r}")
+        self.steps_per_update, self.buffer_init_steps = steps_per_update, buffer_init_steps
+        self.reward_signal_steps_per_update = reward_signal_steps_per_update or steps_per_update
+        for name, number in {
+            "batch_size": batch_size,
+            "steps_per_update": steps_per_update,
+            "reward_signal_steps_per_update": self.reward_signal_steps_per_update,
+            "tau": tau,
+        }.items():
+            if number <= 0:
+                raise UnityGymError(f"{name} is above 0; got {number}")
+        if buffer_size < batch_size:
+            raise UnityGymError(
+                f"buffer_size {buffer_size} does not hold a batch of {batch_size}: give more, or a smaller batch"
+            )
+        self.init_entcoef, self.learning_rate_schedule = init_entcoef, learning_rate_schedule
+        self.demonstrations, self.reward_signals = demonstrations, checked_signals(reward_signals)
+        super().__init__(
+            policy,
+            env,  # type: ignore[arg-type]
+            learning_rate=schedule(learning_rate, learning_rate_schedule, 1e-10),
+            buffer_size=buffer_size,
+            learning_starts=buffer_init_steps,
+            batch_size=batch_size,
+            tau=tau,
+            gamma=self.reward_signals[0].gamma,
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            support_multi_env=True,
+            seed=seed,
+            sde_support=False,
+            supported_action_spaces=ACTION_SPACES,
+        )
+        if self._vec_normalize_env is not None:
+            raise UnityGymError(
+                "what was seen long ago was normalised by VecNormalize otherwise than what is seen now: take the "
+                "wrapper off and give policy_kwargs={'normalize': True}"
+            )
+        self.columns = None if self.env is None else self._columns_of(self.env)
+        self._owed = self._signals_owed = 0.0  # updates
+        self._unseen: list[list[Array]] = []  # observations that no statistics have seen yet
+        if _init_setup_model:
+            self._setup_model()
+
+    def _setup_model(self) -> None:
+        """Build schedule, policy, reward signals and replay buffer. It replaces SB3's, whose buffer it does not use."""
+        self._setup_lr_schedule()
+        self.set_random_seed(self.seed)
+        self.policy = self.policy_class(  # type: ignore[assignment]
+            self.observation_space,
+            self.action_space,
+            self.lr_schedule,
+            columns=self.columns,
+            value_heads=[signal.name for signal in self.reward_signals],
+            init_entcoef=self.init_entcoef,
+            **self.policy_kwargs,
+        ).to(self.device)
+        self.columns = self.policy.columns
+        network = self.policy.settings
+        length = network.sequence_length if network.memory_size else 1
+        if length > self.batch_size:
+            raise UnityGymError(
+                f"a minibatch holds whole sequences: sequence_length {length} is more than batch_size {self.batch_size}"
+            )
+        self._set_up_signals()
+        self.cloning = cloning(self.demonstrations, self.policy, self.lr_schedule(1), self.batch_size)
+        device, signals = self.device, self._signals()
+        self._gamma = torch.tensor([signal.gamma for signal in signals], device=device)
+        self._strength = torch.tensor([signal.strength for signal in signals], device=device)
+        self._ends = torch.tensor([float(not signal.outlasts_episodes) for signal in signals], device=device)
+        branches = torch.tensor(self.columns.spec.action_spec.discrete_branches, dtype=torch.int64, device=device)
+        self._first_choice = branches.cumsum(0) - branches  # of each branch, among those of all
+        self._branch = torch.repeat_interleave(branches)  # of each choice
+        self.replay_buffer = ReplayBuffer(self.buffer_size, length, self.policy.memory_size)
+        self._unseen = []
+
+    def _forget(self) -> None:
+        self.replay_buffer.cut()
+
+    def _remember_decisions(
+        self,
+        table: Columns,
+        rows: Array,
+        actions: Array,
+        log_probs: Array,  # noqa: ARG002
+        memory: Array,
+    ) -> None:
+        self.replay_buffer.decide(table, rows, actions, memory)
+        self._unseen.append([column[rows] for column in table.observations])
+        if self.replay_buffer.seen >= max(self.buffer_init_steps, self.batch_size):
+            self._owed += len(rows) / self.steps_per_update
+            self._signals_owed += len(rows) / self.reward_signal_steps_per_update
+
+    def _remember_outcomes(self, table: Columns) -> None:
+        self.replay_buffer.observe(table)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough was seen for an update."""
+        return self._owed >= 1 or self._signals_owed >= 1
+
+    def collect_rollouts(self, callback: BaseCallback, log_interval: int | None = None) -> bool:  # type: ignore[override]
+        """Let the agents act until an update is due. It replaces SB3's, which takes all agents to act at once.
+
+        :return: False where the callback ended the training
+        """
+        callback.on_rollout_start()
+        goes_on = True
+        while goes_on and not self.is_full and self.num_timesteps < self._total_timesteps:
+            before = self._episode_num
+            goes_on = self._act(callback)
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+            if goes_on and log_interval is not None and self._episode_num // log_interval > before // log_interval:
+                self.dump_logs()
+        callback.on_rollout_end()
+        return goes_on
+
+    def train(self) -> None:  # type: ignore[override]
+        """Make the updates that are due, each from a minibatch of its own."""
+        policy = self.policy
+        if not policy.training:  # as `predict` leaves it
+            policy.set_training_mode(True)
+        self._update_learning_rate(policy.optimizer)
+        self._update_normalization()
+        learning = [signal for signal in self._signals() if type(signal).update is not RewardSignal.update]
+        due, signals_due = int(self._owed), int(self._signals_owed)
+        self._owed -= due
+        self._signals_owed -= signals_due
+        log: dict[str, list[torch.Tensor]] = defaultdict(list)
+        for update in range(max(due, signals_due if learning else 0)):
+            batch = self.replay_buffer.sample(self.batch_size, self.device)
+            if update < due:
+                for name, values in self._update(batch).items():
+                    log[name].append(values)
+                if self.cloning is not None:
+                    for name, values in self.cloning.update(self.num_timesteps).items():
+                        log[f"cloning_{name}"].append(values)
+            if update < signals_due:
+                for signal in learning:
+                    for name, value in signal.update(batch).items():
+                        log[f"{signal.name}_{name}"].append(torch.as_tensor(value))
+        self._n_updates += due
+        self._record({name: torch.stack(values).mean(0).tolist() for name, values in log.items()})
+
+    def _update_normalization(self) -> None:
+        """Let the statistics of observations see what they have not seen yet."""
+        if self._unseen:
+            columns = self.policy.tensors([np.concatenate(parts) for parts in zip(*self._unseen, strict=True)])
+            self._unseen = []
+            self.policy.body.update_normalization(columns)
+            for signal in self._signals():
+                signal.update_normalization(columns)
+
+    def _update(self, batch: ReplayBatch) -> dict[str, torch.Tensor]:
+        """One gradient step: the equations of the class, all with the weights as they were.
+
+        :return: what to log, vectors by name
+        """
+        policy, action = self.policy, self.policy.columns.spec.action_spec
+        alpha = policy.log_ent_coef.detach().exp()
+        memory = policy.split(batch.memory)[1]
+        current, following = policy.actions_of(batch)
+
+        # y = r + γ (1 − terminated) V'(s')
+        with torch.no_grad():
+            numbers, log_prob = following.rsample()
+            next_q = policy.critic_target(self._following_states(batch, memory), numbers)
+            next_value = self._soft_value(next_q, following, log_prob, alpha)
+            rewards = torch.stack([signal.rewards(batch) for signal in self._signals()], 1)
+            discount = self._gamma * (1 - batch.terminated.unsqueeze(1) * self._ends)
+            target = torch.addcmul(rewards * self._strength, discount, next_value)
+
+        # J(Q) = ½ (Q − y)², averaged over the reward signals
+        states, _ = policy.critic.observe(batch.observations, memory, batch.length)
+        done = batch.actions
+        q = policy.critic(states, done[:, : action.continuous_size] if action.continuous_size else None)
+        if action.discrete_size:
+            choices = done[:, action.continuous_size :].to(torch.int64) + self._first_choice
+            q = q.gather(3, choices[:, None].expand(2, -1, q.shape[2], -1)).mean(3)
+        else:
+            q = q.squeeze(3)
+        q_losses = 0.5 * batch.means((q - target).square().mean(2).T)
+
+        # J(π) = −V(s), for the actor alone
+        numbers, log_prob = current.rsample()
+        values = batch.means(self._soft_value(policy.critic(states.detach(), numbers), current, log_prob, alpha))
+        policy_loss = -values.mean()
+
+        # J(α) = −log α · (log π + target entropy)
+        log_probs, targets = self._entropies(current, log_prob, batch.action_masks)
+        log_probs = batch.means(log_probs)
+        ent_coef_loss = -(policy.log_ent_coef * (log_probs + batch.means(targets))).sum()
+
+        policy.optimizer.zero_grad()
+        policy_loss.backward(inputs=policy.actor_parameters)  # type: ignore[no-untyped-call]
+        (q_losses.sum() + ent_coef_loss).backward()  # type: ignore[no-untyped-call]
+        policy.optimizer.step()
+        policy.move_target(self.tau)
+        return {
+            "q_loss": q_losses.detach(),
+            "actor_loss": policy_loss.detach(),
+            "value": values.detach(),
+            "log_prob": log_probs,
+            "ent_coef": alpha,
+        }
+
+    def _following_states(self, batch: ReplayBatch, memory: torch.Tensor | None) -> torch.Tensor:
+        """The next observations, as the target critics read them."""
+        observe = self.policy.critic_target.observe
+        if memory is None:
+            return observe(batch.next_observations)[0]
+        states = observe(batch.states, memory, batch.length + 1)[0].view(batch.sequences, batch.length + 1, -1)
+        return states[:, 1:].flatten(0, 1)
+
+    def _soft_value(
+        self, q: torch.Tensor, actions: SquashedActions, log_prob: torch.Tensor | None, alpha: torch.Tensor
+    ) -> torch.Tensor:
+        """V (m, signals).
+
+        :param q: (2, m, signals, choices or 1), of the numbers whose density has the logarithm `log_prob` (m,)
+        """
+        value = torch.minimum(q[0], q[1])
+        entropy: torch.Tensor | float = 0.0
+        if actions.log_probs is not None:
+            branches = len(self._first_choice)
+            probabilities = actions.log_probs.exp()
+            value = (value * probabilities.unsqueeze(1)).sum(2) / branches
+            of_branches = alpha[-branches:][self._branch]
+            entropy = -(probabilities * actions.log_probs * of_branches).sum(1) / branches
+        else:
+            value = value.squeeze(2)
+        if log_prob is not None:
+            entropy = entropy - alpha[0] * log_prob
+        assert isinstance(entropy, torch.Tensor)
+        return value + entropy.unsqueeze(1)
+
+    @torch.no_grad()
+    def _entropies(
+        self, actions: SquashedActions, log_prob: torch.Tensor | None, masks: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Expected log-probabilities and target entropies, (m, entropy coefficients) each."""
+        log_probs, targets = [], []
+        if log_prob is not None:
+            log_probs.append(log_prob.unsqueeze(1))
+            targets.append(torch.full_like(log_probs[0], -actions.spec.continuous_size))
+        if actions.log_probs is not None:
+            shape = (len(masks), len(self._first_choice))
+            expected = actions.log_probs.exp() * actions.log_probs
+            log_probs.append(expected.new_zeros(shape).index_add_(1, self._branch, expected))
+            allowed = expected.new_zeros(shape).index_add_(1, self._branch, masks.to(expected.dtype))
+            targets.append(_DISCRETE_TARGET * allowed.log())
+        return torch.cat(log_probs, 1), torch.cat(targets, 1)
+
+    def _record(self, means: dict[str, Any]) -> None:
+        """Tell the logger what updates returned."""
+        told = {name: value for name, value in means.items() if isinstance(value, float)}
+        if "q_loss" in means:
+            told["q1_loss"], told["q2_loss"] = means["q_loss"]
+            told["value_loss"] = sum(means["q_loss"]) / 2
+            told["entropy"] = -sum(means["log_prob"])
+            told |= {
+                f"{signal.name}_value": value for signal, value in zip(self._signals(), means["value"], strict=True)
+            }
+            numbers = self.policy.columns.spec.action_spec.continuous_size > 0
+            if numbers:
+                told["continuous_ent_coef"] = means["ent_coef"][0]
+            if choices := means["ent_coef"][numbers:]:
+                told["discrete_ent_coef"] = sum(choices) / len(choices)
+        for name, value in told.items():
+            self.logger.record_mean(f"train/{name}", value)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+
+    def learn(
+        self: SelfSAC,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str = "SAC",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfSAC:
+        """Learn for `total_timesteps` decisions, all agents together; see `OffPolicyAlgorithm.learn`."""
+        total_timesteps, callback = self._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+        )
+        callback.on_training_start(locals(), globals())
+        while self.num_timesteps < total_timesteps:
+            if not self.collect_rollouts(callback, log_interval):
+                break
+            self.train()
+        callback.on_training_end()
+        return self
+
+    def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
+        """Write what is remembered as an `.npz` file.
+
+        :param path: of the file, or an open one
+        """
+        if isinstance(path, (str, os.PathLike)):
+            with open(path, "wb") as file:
+                self.replay_buffer.save(file)
+        else:
+            self.replay_buffer.save(path)  # type: ignore[arg-type]
+
+    def load_replay_buffer(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        truncate_last_traj: bool = True,  # noqa: ARG002 (sequences always end where the file does)
+    ) -> None:
+        """Remember what `save_replay_buffer` wrote, the newest of it where there is not room for all.
+
+        :raises UnityGymError: the file cannot be read, or is of another behavior
+        """
+        buffer = ReplayBuffer(self.buffer_size, self.replay_buffer.sequence_length, self.policy.memory_size)
+        try:
+            if isinstance(path, (str, os.PathLike)):
+                with open(path, "rb") as file:
+                    shapes = buffer.load(file)
+            else:
+                shapes = buffer.load(path)  # type: ignore[arg-type]
+        except (OSError, ValueError, KeyError) as error:
+            raise UnityGymError(f"{path} cannot be used as a replay buffer: {error}") from error
+        spec = self.policy.columns.spec
+        columns = spec.action_spec.continuous_size + spec.action_spec.discrete_size
+        mine = {f"observation_{index}": sensor.shape for index, sensor in enumerate(spec.observation_specs)}
+        mine |= {"action": (columns,), "mask": (sum(spec.action_spec.discrete_branches),)}
+        theirs = {name: shape for name, shape in shapes.items() if name in mine or name.startswith("observation_")}
+        if theirs and mine != theirs:
+            raise UnityGymError(f"{path} is of another behavior. This model sees {mine}, the file holds {theirs}")
+        self.replay_buffer = buffer
+
+    def _excluded_save_params(self) -> list[str]:
+        built = ["_unseen", "_gamma", "_strength", "_ends", "_first_choice", "_branch"]
+        return [*super()._excluded_save_params(), *built]
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer", "signals", *(["cloning"] if self.cloning is not None else [])], []
