@@ -31,7 +31,10 @@ import torch
 import yaml
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
+from sb3_contrib.common.maskable.utils import is_masking_supported
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ext import PPO, UnityVecEnv
 
@@ -113,9 +116,9 @@ def unity_learn(config: str, documented: float, seed: int) -> Figures:
         )
         try:
             model = PPO.load(newest, env=env)
-            after = evaluate_policy(model, env, EPISODES, deterministic=False)  # type: ignore[arg-type]
+            after = judge(model, env)
             untrained = PPO("UnityPolicy", env, seed=seed, policy_kwargs=model.policy_kwargs)
-            first = evaluate_policy(untrained, env, EPISODES, deterministic=False)  # type: ignore[arg-type]
+            first = judge(untrained, env)
         finally:
             env.close()
     return {
@@ -126,6 +129,15 @@ def unity_learn(config: str, documented: float, seed: int) -> Figures:
         "after": np.round(after, 3).tolist(),
         "curve": curve,
     }
+
+
+def judge(model: BaseAlgorithm, env: VecEnv) -> tuple[float, float]:
+    """Mean and standard deviation of the return of `EPISODES` episodes, with sampled actions."""
+    masked = is_masking_supported(env)
+    mean, deviation = evaluate_policy(model, env, EPISODES, deterministic=False, use_masking=masked)  # type: ignore[arg-type]
+    assert isinstance(mean, float)
+    assert isinstance(deviation, float)
+    return mean, deviation
 
 
 def _processor_seconds() -> float:
@@ -163,7 +175,7 @@ def learn(model: MaskablePPO, steps: int) -> Figures:
     env = model.get_env()
     assert env is not None
     try:
-        before = evaluate_policy(model, env, EPISODES, deterministic=False)
+        before = judge(model, env)
         with tempfile.TemporaryDirectory() as folder:
             model.set_logger(configure(folder, ["csv"]))
             started = time.perf_counter(), time.process_time()
@@ -171,7 +183,7 @@ def learn(model: MaskablePPO, steps: int) -> Figures:
             seconds, processor = time.perf_counter() - started[0], time.process_time() - started[1]
             with Path(folder, "progress.csv").open() as table:
                 progress = [(row["time/total_timesteps"], row["rollout/ep_rew_mean"]) for row in csv.DictReader(table)]
-        after = evaluate_policy(model, env, EPISODES, deterministic=False)
+        after = judge(model, env)
     finally:
         env.close()
     return {
