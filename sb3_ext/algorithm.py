@@ -67,6 +67,11 @@ class UnityAlgorithm(BaseAlgorithm):
     _memory: Array
 
     @property
+    def _acting(self) -> AgentPolicy:
+        """The policy that acts now."""
+        return self.policy
+
+    @property
     def is_full(self) -> bool:
         """Whether enough was seen for an update."""
         raise NotImplementedError
@@ -165,7 +170,7 @@ class UnityAlgorithm(BaseAlgorithm):
         :param learn: count the decisions and remember them for the next update
         """
         rows = np.flatnonzero(table.decided)
-        policy, spec = self.policy, self.policy.columns.spec.action_spec
+        policy, spec = self._acting, self.policy.columns.spec.action_spec
         actions = spec.empty_action(len(table))
         if not len(rows):
             return actions
@@ -207,7 +212,7 @@ class UnityAlgorithm(BaseAlgorithm):
         action_masks: np.ndarray | None = None,
     ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
         """The actions for one observation or a batch; see `AgentPolicy.predict`."""
-        return self.policy.predict(observation, state, episode_start, deterministic, action_masks)
+        return self._acting.predict(observation, state, episode_start, deterministic, action_masks)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the policy as a model file that Unity loads; see `sb3_ext.export.export_onnx`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import os
 import pathlib
@@ -13,25 +12,23 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
-from stable_baselines3.common.utils import FloatSchedule, explained_variance, update_learning_rate
+from stable_baselines3.common.utils import explained_variance, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
-from sb3_ext.agents import Agents, Columns, SpaceColumns, UnityAgents, VecEnvAgents
+from sb3_ext.agents import Columns
+from sb3_ext.algorithm import ACTION_SPACES, UnityAlgorithm, checked_signals, schedule
 from sb3_ext.experience import Batch, Experience, Rollout, advantages
 from sb3_ext.expert import Recording
-from sb3_ext.export import export_onnx
 from sb3_ext.imitation import BehavioralCloning, cloning
 from sb3_ext.policies import UnityPolicy
-from sb3_ext.reward_signals import Extrinsic, RewardSignal
-from sb3_ext.vec_env import UnityVecEnv
+from sb3_ext.reward_signals import RewardSignal
 from unity_gym.errors import UnityGymError, UnknownNameError
-from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec
+from unity_gym.specs import ActionTuple, Array
 
 SelfPPO = TypeVar("SelfPPO", bound="PPO")
 
@@ -63,18 +60,7 @@ _CHOICES = {
 _CHUNK = 4096  # decisions that are evaluated at once outside of the update
 
 
-class Linear:
-    """A schedule from `initial` at the start to `final` at the end of training."""
-
-    def __init__(self, initial: float, final: float) -> None:
-        self.initial, self.final = initial, final
-
-    def __call__(self, progress_remaining: float) -> float:
-        """The value, with this part of the training still to come (1 → 0)."""
-        return self.final + (self.initial - self.final) * min(max(progress_remaining, 0.0), 1.0)
-
-
-class PPO(OnPolicyAlgorithm):
+class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     """Proximal Policy Optimization (clip version), with the meanings that Unity's trainer gives the numbers.
 
     Paper: https://arxiv.org/abs/1707.06347. It learns on any SB3 `VecEnv`; on a `UnityVecEnv` (not wrapped) every agent
@@ -187,14 +173,11 @@ class PPO(OnPolicyAlgorithm):
         self.time_horizon, self.clip_range, self.clip_value = time_horizon, clip_range, clip_value
         self.target_kl, self.action_scaling, self.second_critic = target_kl, action_scaling, second_critic
         self.threaded, self.demonstrations = threaded, demonstrations
-        self.reward_signals = [Extrinsic()] if reward_signals is None else list(reward_signals)
-        names = [signal.name for signal in self.reward_signals]
-        if not names or len(set(names)) < len(names):
-            raise UnityGymError(f"reward_signals are one or more of different names; got {names}")
+        self.reward_signals = checked_signals(reward_signals)
         super().__init__(
             policy,  # type: ignore[arg-type]
             env,  # type: ignore[arg-type]
-            learning_rate=_schedule(learning_rate, learning_rate_schedule, 1e-10),
+            learning_rate=schedule(learning_rate, learning_rate_schedule, 1e-10),
             n_steps=buffer_size,
             gamma=self.reward_signals[0].gamma,
             gae_lambda=gae_lambda,
@@ -209,34 +192,22 @@ class PPO(OnPolicyAlgorithm):
             verbose=verbose,
             seed=seed,
             device=device,
-            supported_action_spaces=(
-                spaces.Box,
-                spaces.Discrete,
-                spaces.MultiDiscrete,
-                spaces.MultiBinary,
-                spaces.Dict,
-            ),
+            supported_action_spaces=ACTION_SPACES,
             _init_setup_model=False,
         )
-        self.columns: SpaceColumns | None = None if self.env is None else self._columns_of(self.env)
-        self._agents: Agents | None = None
-        self._memory: Array = np.zeros((0, 0), np.float32)
+        self.columns = None if self.env is None else self._columns_of(self.env)
         self._records: dict[str, float] = {}  # of an update, for the logger
         self._running: Future[None] | None = None  # an update in a thread,
         self._frozen: UnityPolicy | None = None  # and who acts meanwhile
         if _init_setup_model:
             self._setup_model()
 
-    def _columns_of(self, env: VecEnv) -> SpaceColumns:
-        unity = (env.table.spec, env.layout) if isinstance(env, UnityVecEnv) else None
-        return SpaceColumns(env.observation_space, env.action_space, unity)
-
     def _setup_model(self) -> None:
         """Build schedules, policy, reward signals and experience. It replaces SB3's, whose buffer it does not use."""
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
-        self._epsilon = _schedule(self.clip_range, self.clip_range_schedule, 0.1)
-        self._beta = _schedule(self.ent_coef, self.ent_coef_schedule, 1e-5)
+        self._epsilon = schedule(self.clip_range, self.clip_range_schedule, 0.1)
+        self._beta = schedule(self.ent_coef, self.ent_coef_schedule, 1e-5)
         self.policy = self.policy_class(  # type: ignore[assignment]
             self.observation_space,
             self.action_space,
@@ -254,56 +225,9 @@ class PPO(OnPolicyAlgorithm):
                 f"a minibatch holds whole sequences: sequence_length {network.sequence_length} is more than batch_size "
                 f"{self.batch_size}"
             )
-        self.signals = nn.ModuleDict()
-        for signal in self.reward_signals:
-            mine = copy.deepcopy(signal)
-            mine.setup(self.columns.spec)
-            self.signals[signal.name] = mine
-        self.signals.to(self.device)
+        self._set_up_signals()
         self.cloning = cloning(self.demonstrations, self.policy, self.lr_schedule(1), self.batch_size)
         self.rollout_buffer = Experience(self.time_horizon, self.policy.memory_size)
-
-    def _setup_learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
-    ) -> tuple[int, BaseCallback]:
-        before = self._last_obs
-        prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
-        if self._agents is None or self._last_obs is not before:
-            self._begin()
-        return prepared
-
-    def _begin(self) -> None:
-        """Begin with the agents of an environment that was reset; what they did before is forgotten."""
-        assert self.env is not None
-        assert self.columns is not None
-        self.begin(self._columns_of(self.env).spec)
-        if isinstance(self.env, UnityVecEnv):
-            self._agents = UnityAgents(self.env)
-        else:
-            self._agents = VecEnvAgents(self.env, self.columns, self._last_obs)
-
-    def begin(self, spec: BehaviorSpec) -> None:
-        """Begin with agents of this behavior at the start of their episodes; what others did before is forgotten.
-
-        For a loop that steps the agents itself: `decide`, step, `observe`, and `train` whenever `is_full`.
-
-        :raises UnityGymError: the model is of another behavior
-        """
-        mine, theirs = _form(self.policy.columns.spec), _form(spec)
-        if mine != theirs:
-            raise UnityGymError(f"this model is of another behavior. It takes {mine}, the environment has {theirs}")
-        self.rollout_buffer.reset()
-        self._memory = np.zeros((0, self.policy.memory_size), np.float32)
-
-    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        """Go on with another environment of the same behavior; see `BaseAlgorithm.set_env`."""
-        super().set_env(env, force_reset)
-        self._agents = None
 
     def collect_rollouts(
         self,
@@ -316,19 +240,11 @@ class PPO(OnPolicyAlgorithm):
 
         :return: False where the callback ended the training
         """
-        assert self._agents is not None
         self._acting.set_training_mode(False)
         callback.on_rollout_start()
         while not self.is_full:
-            actions = self.decide(self._agents.table)
-            rewards, dones, infos = self._agents.step(actions)
-            self.observe(self._agents.table)
-            if isinstance(self._agents, VecEnvAgents):
-                self._last_obs = new_obs = self._agents.last_observations
-            callback.update_locals(locals())
-            if not callback.on_step():
+            if not self._act(callback):
                 return False
-            self._update_info_buffer(infos, dones)
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
@@ -341,46 +257,18 @@ class PPO(OnPolicyAlgorithm):
         return self.rollout_buffer.closed >= self.buffer_size
 
     def decide(self, table: Columns, deterministic: bool = False, learn: bool = True) -> ActionTuple:
-        """Decide for the rows that ask for it: the actions of all rows, zeros for the others.
-
-        :param deterministic: take the most likely actions
-        :param learn: count the decisions and remember them for the next update
-        """
-        rows = np.flatnonzero(table.decided)
-        spec = self.policy.columns.spec.action_spec
-        actions = spec.empty_action(len(table))
-        if not len(rows):
-            return actions
+        """Decide for the rows that ask for it; see `UnityAlgorithm.decide`."""
         self.finish_update(wait=False)
-        policy = self._acting
-        self._require_rows(len(table))
-        memory = self._memory[rows]
-        masks = torch.as_tensor(table.action_mask[rows], device=self.device) if spec.discrete_size else None
-        with torch.no_grad():
-            raw, log_probs, after = policy.act(
-                policy.tensors([column[rows] for column in table.observations]),
-                masks,
-                torch.as_tensor(memory, device=self.device),
-                deterministic,
-            )
-        chosen = raw.cpu().numpy()
-        if learn:
-            self.rollout_buffer.decide(table, rows, chosen, log_probs.cpu().numpy(), memory)
-            self.num_timesteps += len(rows)
-        self._memory[rows] = after.cpu().numpy()
-        mine = policy.environment_actions(chosen)
-        actions.continuous[rows], actions.discrete[rows] = mine.continuous, mine.discrete
-        return actions
+        return super().decide(table, deterministic, learn)
 
-    def observe(self, table: Columns) -> None:
-        """Remember what came of the decisions."""
-        self._require_rows(len(table))
+    def _forget(self) -> None:
+        self.rollout_buffer.reset()
+
+    def _remember_decisions(self, table: Columns, rows: Array, actions: Array, log_probs: Array, memory: Array) -> None:
+        self.rollout_buffer.decide(table, rows, actions, log_probs, memory)
+
+    def _remember_outcomes(self, table: Columns) -> None:
         self.rollout_buffer.observe(table, self._memory)
-        self._memory[table.terminated | table.truncated] = 0
-
-    def _require_rows(self, rows: int) -> None:
-        if rows > len(self._memory):
-            self._memory = np.pad(self._memory, ((0, rows - len(self._memory)), (0, 0)))
 
     def train(self) -> None:
         """Update policy, critic and reward signals from the rollout; with `threaded`, begin to."""
@@ -571,9 +459,6 @@ class PPO(OnPolicyAlgorithm):
         log["value_loss"].append(loss.detach())
         return loss
 
-    def _signals(self) -> list[RewardSignal]:
-        return [signal for signal in self.signals.values() if isinstance(signal, RewardSignal)]
-
     def _record_update(self, rollout: Rollout, log: dict[str, list[torch.Tensor]]) -> None:
         for name, values in log.items():
             self._records[f"train/{name}"] = torch.stack(values).mean().item()
@@ -598,17 +483,6 @@ class PPO(OnPolicyAlgorithm):
         finally:
             self.finish_update()
         return self
-
-    def predict(
-        self,
-        observation: np.ndarray | dict[str, np.ndarray],
-        state: tuple[np.ndarray, ...] | None = None,
-        episode_start: np.ndarray | None = None,
-        deterministic: bool = False,
-        action_masks: np.ndarray | None = None,
-    ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
-        """The actions for one observation or a batch; see `UnityPolicy.predict`."""
-        return self._acting.predict(observation, state, episode_start, deterministic, action_masks)
 
     def save(
         self,
@@ -636,24 +510,12 @@ class PPO(OnPolicyAlgorithm):
         super().set_parameters(load_path_or_dict, exact_match, device)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the policy as a model file that Unity loads; see `sb3_ext.export.export_onnx`."""
+        """Write the policy, after a running update; see `UnityAlgorithm.export_onnx`."""
         self.finish_update()
-        export_onnx(self.policy, path)
+        super().export_onnx(path)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_agents", "_memory", "_records", "_running", "_frozen"]
+        return [*super()._excluded_save_params(), "_records", "_running", "_frozen"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "signals", *(["cloning"] if self.cloning is not None else [])], []
-
-
-def _form(spec: BehaviorSpec) -> tuple[list[tuple[Any, ...]], ActionSpec]:
-    """What two behaviors of one model have in common: all but the names of the sensors."""
-    return [tuple(sensor[:3]) for sensor in spec.observation_specs], spec.action_spec
-
-
-def _schedule(value: float | Schedule, kind: str, final: float) -> Schedule:
-    """A number as a schedule of this kind; a function as it is."""
-    if callable(value) or kind == "constant":
-        return FloatSchedule(value)
-    return Linear(value, min(final, value))
