@@ -234,7 +234,11 @@ class Checkpoints:
         with _saving(path):
             self.folder.mkdir(parents=True, exist_ok=True)
             model.export_onnx(path.with_suffix(".onnx"))
-        write(path, content.getvalue())
+        try:
+            write(path, content.getvalue())
+        except UnityGymError:
+            path.with_suffix(".onnx").unlink()
+            raise
         entry = {
             "steps": step,
             "file_path": path.with_suffix(".onnx").as_posix(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import psutil
 import pytest
 import torch
 import yaml
+from stable_baselines3 import PPO as PlainPPO  # noqa: N811
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sb3_ext import PPO
@@ -259,11 +261,44 @@ def test_a_checkpoint_of_another_network_is_refused(
     assert content(finished) == before
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("missing", "there is no such checkpoint. Correct the path"),
+        ("a text", "is no checkpoint of this version: "),
+        ("half a checkpoint", "is no checkpoint of this version: "),
+        ("another program's", "is of another network or behavior than the settings describe: "),
+        ("another behavior's", "is of another network or behavior than the settings describe: "),
+    ],
+)
+def test_an_initial_file_that_is_no_checkpoint_of_the_behavior_is_refused(
+    finished: Path, tmp_path: Path, kind: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file.zip"
+    if kind == "a text":
+        path.write_text("precious\n\nwords")
+    elif kind == "half a checkpoint":
+        path.write_bytes((finished / "old" / "Basic" / "Basic-300.zip").read_bytes()[:10_000])
+    elif kind != "missing":
+        ours = kind == "another behavior's"
+        (PPO if ours else PlainPPO)("UnityPolicy" if ours else "MlpPolicy", "Pendulum-v1", device="cpu").save(path)
+    before = content(finished)
+    file = config(tmp_path, init_path=str(path))
+    assert main([file, "--results-dir", str(finished), "--run-id", "new"]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"unity-learn: {path}")
+    assert told in errors
+    assert errors.count("\n") == 1
+    assert content(finished) == before
+
+
 def test_a_name_that_no_behavior_has_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "typo.yaml"
     file.write_text("default_settings: {}\nbehaviors: {Bsaic: {}}\nenv_settings: {env_path: embedded:Basic}\n")
     assert main([str(file), "--results-dir", str(tmp_path)]) == 1
-    assert "['Bsaic'], which the players do not have; they have ['Basic']" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "['Bsaic'], which the players do not have; they have ['Basic']" in errors
+    assert errors.count("\n") == 1
 
 
 def test_a_run_begins_with_the_networks_of_another(finished: Path, tmp_path: Path) -> None:
@@ -317,6 +352,30 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_a_disk_that_is_full_at_a_checkpoint_ends_the_run_and_keeps_the_last(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resource = pytest.importorskip("resource")
+    shutil.copytree(finished / "old", tmp_path / "old")
+    arguments = [config(tmp_path, max_steps=400, checkpoint_interval=320), "--results-dir", str(tmp_path), "--resume"]
+    arguments += ["--run-id", "old"]
+    before = content(tmp_path / "old")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, limit[1]))
+    try:
+        assert main(arguments) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    errors = capsys.readouterr().err
+    assert "cannot be written: File too large. Make room there, then go on with --resume" in errors
+    assert errors.count("\n") == 1
+    after = content(tmp_path / "old")
+    assert after.keys() == before.keys()
+    assert [path for path in before if after[path] != before[path]] == [str(tmp_path / "old" / "configuration.yaml")]
+    assert main(arguments) == 0
+    assert steps(tmp_path / "old" / "Basic") == [300, 320, 400]
 
 
 def test_players_draw_parameters_from_samplers(tmp_path: Path) -> None:
