@@ -1,0 +1,110 @@
+"""How soon `unity-learn` and Unity's `mlagents-learn` reach a reward on the embedded player, with equal settings.
+
+python tests/benchmarks/trainers.py --peer-learn PEER/bin/mlagents-learn --seeds 0 1 2
+
+Both read the same hyperparameters (those of `configs/ppo`), launch the same player by themselves and are stopped at the
+first summary whose mean reward reaches the threshold. They run in turn, seed by seed. Time counts from the start of the
+command, imports and the player's launch included. `PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
+TOO_LONG = 1200  # seconds
+SCENES = {"3DBall": (98.0, 6000), "Basic": (0.93, 1000), "PushBlock": (4.0, 20000)}  # threshold, summary_freq
+_SUMMARY = re.compile(r"step:? (\d+)\b.*mean reward:? (-?[\d.]+\d)", re.IGNORECASE)
+
+
+class Reached(NamedTuple):
+    """Agent-steps and seconds to the threshold; infinite where it was not reached."""
+
+    steps: float
+    seconds: float
+
+
+def settings_of(scene: str, folder: Path) -> Path:
+    """The scene's settings without what only one of the two trainers knows."""
+    settings = yaml.safe_load((CONFIGS / f"{scene}.yaml").read_text(encoding="utf-8"))
+    behaviors = settings["behaviors"]
+    for behavior in behaviors.values():
+        behavior["summary_freq"] = SCENES[scene][1]
+    path = folder / f"{scene}.yaml"
+    path.write_text(yaml.safe_dump({"behaviors": behaviors}), encoding="utf-8")
+    return path
+
+
+def player_of(scene: str, folder: Path) -> Path:
+    """The embedded player as a file that both can launch as if it were a build."""
+    path = folder / f"{scene}.x86_64"
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m unity_gym.scenes {scene} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def run(command: list[str], threshold: float) -> Reached:
+    """Run a trainer until it says that the threshold is reached."""
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as trainer:
+        assert trainer.stdout is not None
+        reached, told = Reached(float("inf"), float("inf")), []
+        try:
+            for line in trainer.stdout:
+                told.append(line)
+                seconds = time.perf_counter() - started
+                found = _SUMMARY.search(line)
+                if found and float(found[2]) >= threshold:
+                    reached = Reached(int(found[1]), seconds)
+                if reached.seconds <= seconds or seconds > TOO_LONG:
+                    break
+        finally:
+            trainer.send_signal(signal.SIGINT)
+            told += trainer.stdout.readlines()
+    if not any(_SUMMARY.search(line) for line in told):
+        sys.exit("".join(told[-30:]) + f"no summary came from: {shlex.join(command)}")
+    return reached
+
+
+def main() -> None:
+    """Run what the command line names and print the figures as a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer-learn", required=True, help="the command mlagents-learn")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--scenes", nargs="+", choices=SCENES, default=["3DBall", "Basic"])
+    arguments = parser.parse_args()
+    commands = {"ours": [sys.executable, "-m", "sb3_ext.learn"], "peer": [arguments.peer_learn]}
+    print("| scene | seed | ours: agent-steps, s | mlagents-learn: agent-steps, s |\n|---|---|---|---|")
+    for scene in arguments.scenes:
+        results: dict[str, list[Reached]] = {name: [] for name in commands}
+        for seed in arguments.seeds:
+            for name, command in commands.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    files = [str(settings_of(scene, Path(folder))), f"--env={player_of(scene, Path(folder))}"]
+                    rest = [f"--seed={seed}", "--run-id=run", f"--results-dir={folder}/results", "--no-graphics"]
+                    results[name].append(run([*command, *files, *rest], SCENES[scene][0]))
+            told = [f"{each[-1].steps:,.0f}, {each[-1].seconds:.0f} s" for each in results.values()]
+            print(f"| {scene} ≥ {SCENES[scene][0]:g} | {seed} | {' | '.join(told)} |", flush=True)
+        medians = {
+            name: (statistics.median(one.steps for one in each), statistics.median(one.seconds for one in each))
+            for name, each in results.items()
+        }
+        told = [f"{steps:,.0f}, {seconds:.0f} s" for steps, seconds in medians.values()]
+        ratio = medians["ours"][1] / medians["peer"][1]
+        print(f"| {scene} | median | {' | '.join(told)} (ours takes {ratio:.2f} of the time) |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
