@@ -27,11 +27,13 @@ SCENES = (
     "PushBlock",
     "PushBlockWithInput",
     "Pyramids",
+    "SoccerTwos",
+    "StrikersVsGoalie",
     "WallJump",
 )
 """The scenes of the embedded player; each is the id `Unity-<Scene>-v0`."""
 
-MULTI_AGENT_SCENES = ("CooperativePushBlock", "FoodCollector")
+MULTI_AGENT_SCENES = ("CooperativePushBlock", "FoodCollector", "SoccerTwos", "StrikersVsGoalie")
 """Of these, the ones with several agents an area: all but `gymnasium.make`, whose environments have one, takes them."""
 
 

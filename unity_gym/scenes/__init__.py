@@ -39,6 +39,8 @@ SCENES = {
     "PushBlock": "push_block:PushBlock",
     "PushBlockWithInput": "push_block:PushBlockWithInput",
     "Pyramids": "pyramids:Pyramids",
+    "SoccerTwos": "soccer:SoccerTwos",
+    "StrikersVsGoalie": "soccer:StrikersVsGoalie",
     "WallJump": "wall_jump:WallJump",
 }
 """Scene name → module and class; a scene's module is imported only when the scene is played."""
