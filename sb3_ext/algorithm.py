@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -58,6 +58,8 @@ class UnityAlgorithm(BaseAlgorithm):
     A subclass also derives from the kind of SB3 algorithm that it is, builds `policy`, and says what it remembers.
     """
 
+    counters: ClassVar[tuple[str, ...]] = ("num_timesteps", "_n_updates")
+    """Attributes that count how far the training is."""
     policy: AgentPolicy
     reward_signals: list[RewardSignal]
     signals: nn.ModuleDict

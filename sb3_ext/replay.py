@@ -8,7 +8,7 @@ no memory. Every sequence keeps the true state after its last decision beside th
 from __future__ import annotations
 
 from functools import cached_property
-from typing import IO
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -165,13 +165,13 @@ class ReplayBuffer:
             self._sequence = np.pad(self._sequence, (0, more), constant_values=-1)
             self._open = np.pad(self._open, (0, more))
 
-    def save(self, file: IO[bytes]) -> None:
+    def save(self, file: BinaryIO) -> None:
         """Write all sequences as an `.npz` file, those that go on up to their newest outcome."""
         columns = {name: column[: self._filled] for name, column in self._columns.items()}
         state = (self._length[: self._filled], self._position, self.seen, self.sequence_length)
         np.savez(file, **columns, **dict(zip(_STATE, state, strict=True)))  # type: ignore[arg-type]
 
-    def load(self, file: IO[bytes]) -> dict[str, tuple[int, ...]]:
+    def load(self, file: BinaryIO) -> dict[str, tuple[int, ...]]:
         """Take over what `save` wrote, the newest sequences where there is not room for all.
 
         :return: the shape of each column, of one decision

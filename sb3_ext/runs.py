@@ -3,8 +3,9 @@
     results/<run-id>/configuration.yaml                the settings, with every value spelled out
     results/<run-id>/learning_curve.png                mean reward over steps
     results/<run-id>/<behavior>.onnx                   the newest network, for Unity
-    results/<run-id>/<behavior>/<behavior>-<step>.zip  checkpoints: `sb3_ext.PPO.load` reads them
+    results/<run-id>/<behavior>/<behavior>-<step>.zip  checkpoints: `load` of `sb3_ext.PPO`, `SAC` … reads them
     results/<run-id>/<behavior>/<behavior>-<step>.onnx their networks, for Unity
+    results/<run-id>/<behavior>/last_replay_buffer.npz what SAC remembers, with `save_replay_buffer`
     results/<run-id>/<behavior>/rewards.csv            what the learning curve shows
     results/<run-id>/<behavior>/events.…               for TensorBoard
     results/<run-id>/run_logs/                         players' logs, training_status.json, timers.json
@@ -21,11 +22,11 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -34,10 +35,11 @@ from matplotlib.figure import Figure
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from sb3_ext.ppo import PPO
+from sb3_ext.sac import SAC
 from sb3_ext.settings import RunSettings, dump
 from unity_gym.errors import UnityGymError
 
-_CONFIGURATION, _LOGS = "configuration.yaml", "run_logs"
+_CONFIGURATION, _LOGS, _REPLAY_BUFFER = "configuration.yaml", "run_logs", "last_replay_buffer.npz"
 
 
 class Summary(NamedTuple):
@@ -50,9 +52,10 @@ class Summary(NamedTuple):
     episodes: int
 
 
-def write(path: Path, content: bytes | str) -> None:
+def write(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -> None:
     """Write a file so that there is never half of it.
 
+    :param content: all of it, or what writes it into an open file
     :raises UnityGymError: it cannot be written
     """
     partial = path.with_name(f".{path.name}.partial")
@@ -60,7 +63,10 @@ def write(path: Path, content: bytes | str) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+                if callable(content):
+                    content(file)
+                else:
+                    file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
@@ -219,7 +225,7 @@ class Checkpoints:
         """The one with most steps, or None."""
         return next(reversed(self.by_step().values()), None)
 
-    def save(self, model: PPO, reward: float | None) -> None:
+    def save(self, model: PPO | SAC, reward: float | None) -> None:
         """Write one, and delete the oldest that are too many.
 
         :param reward: newest mean of an episode
@@ -227,7 +233,7 @@ class Checkpoints:
         """
         step = model.num_timesteps
         path = self.folder / f"{self.folder.name}-{step}.zip"
-        model.random_states = _random_states()  # type: ignore[attr-defined]
+        model.random_states = _random_states()  # type: ignore[union-attr]
         content = io.BytesIO()
         model.save(content)
         # The network first: where there is a checkpoint, there is its network too.
@@ -254,6 +260,26 @@ class Checkpoints:
         known = [other for other in self._told.get("checkpoints", []) if other["steps"] in kept]
         self._told["checkpoints"] = [other for other in known if other["steps"] != step] + [entry]
 
+    def save_replay_buffer(self, model: PPO | SAC) -> None:
+        """Write what a model remembers, in place of what was written before.
+
+        :raises UnityGymError: it cannot be written
+        """
+        assert isinstance(model, SAC)
+        write(self.folder / _REPLAY_BUFFER, model.replay_buffer.save)
+
+    def load_replay_buffer(self, model: PPO | SAC) -> bool:
+        """Let a model remember what was written.
+
+        :return: whether anything was
+        :raises UnityGymError: it cannot be read, or is of another behavior
+        """
+        assert isinstance(model, SAC)
+        path = self.folder / _REPLAY_BUFFER
+        if path.exists():
+            model.load_replay_buffer(path)
+        return path.exists()
+
     def publish(self) -> Path:
         """Write the newest network as the run's result, beside the folder of the behavior."""
         newest = self.newest()
@@ -265,7 +291,7 @@ class Checkpoints:
         return path
 
 
-def restore(model: PPO, path: Path, resume: bool) -> None:
+def restore(model: PPO | SAC, path: Path, resume: bool) -> None:
     """Give a model the networks, statistics and optimiser of a checkpoint.
 
     :param resume: its steps and the random states too
@@ -293,7 +319,8 @@ def restore(model: PPO, path: Path, resume: bool) -> None:
         ) from error
     if resume:
         assert data is not None
-        model.num_timesteps, model._n_updates = data["num_timesteps"], data["_n_updates"]
+        for counter in model.counters:
+            setattr(model, counter, data[counter])
         if "random_states" in data:  # not so where a script saved the model
             _set_random_states(data["random_states"])
 

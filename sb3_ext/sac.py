@@ -25,7 +25,7 @@ from sb3_ext.replay import ReplayBatch, ReplayBuffer
 from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.sac_policy import UnitySACPolicy
 from unity_gym.errors import UnityGymError, UnknownNameError
-from unity_gym.specs import Array
+from unity_gym.specs import ActionTuple, Array
 
 SelfSAC = TypeVar("SelfSAC", bound="SAC")
 
@@ -77,6 +77,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"UnitySACPolicy": UnitySACPolicy}
+    counters: ClassVar[tuple[str, ...]] = (*UnityAlgorithm.counters, "_owed", "_signals_owed")
     policy: UnitySACPolicy
     replay_buffer: ReplayBuffer  # type: ignore[assignment]
 
@@ -147,7 +148,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                 "wrapper off and give policy_kwargs={'normalize': True}"
             )
         self.columns = None if self.env is None else self._columns_of(self.env)
-        self._owed = self._signals_owed = 0.0  # updates
+        self._owed = self._signals_owed = 0.0  # updates that are due
         self._unseen: list[list[Array]] = []  # observations that no statistics have seen yet
         if _init_setup_model:
             self._setup_model()
@@ -183,6 +184,12 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._branch = torch.repeat_interleave(branches)  # of each choice
         self.replay_buffer = ReplayBuffer(self.buffer_size, length, self.policy.memory_size)
         self._unseen = []
+
+    def decide(self, table: Columns, deterministic: bool = False, learn: bool = True) -> ActionTuple:
+        """Decide for the rows that ask for it; see `UnityAlgorithm.decide`."""
+        if not learn:
+            self.replay_buffer.cut()  # what is learned from later does not follow from what came before
+        return super().decide(table, deterministic, learn)
 
     def _forget(self) -> None:
         self.replay_buffer.cut()
@@ -276,9 +283,9 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             numbers, log_prob = following.rsample()
             next_q = policy.critic_target(self._following_states(batch, memory), numbers)
             next_value = self._soft_value(next_q, following, log_prob, alpha)
-            rewards = torch.stack([signal.rewards(batch) for signal in self._signals()], 1)
+            rewards = torch.stack([signal.rewards(batch) for signal in self._signals()], 1) * self._strength
             discount = self._gamma * (1 - batch.terminated.unsqueeze(1) * self._ends)
-            target = torch.addcmul(rewards * self._strength, discount, next_value)
+            target = torch.addcmul(rewards, discount, next_value)
 
         # J(Q) = ½ (Q − y)², averaged over the reward signals
         states, _ = policy.critic.observe(batch.observations, memory, batch.length)
@@ -310,6 +317,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             "q_loss": q_losses.detach(),
             "actor_loss": policy_loss.detach(),
             "value": values.detach(),
+            "reward": batch.means(rewards),
             "log_prob": log_probs,
             "ent_coef": alpha,
         }

@@ -23,16 +23,17 @@ from sb3_ext.poca import POCA
 from sb3_ext.ppo import PPO
 from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic, RewardSignal
 from sb3_ext.runs import Curve, Run, Summary, Timers, restore
+from sb3_ext.sac import SAC
 from sb3_ext.settings import (
     BehaviorSettings,
     Constant,
     Gaussian,
     MultiRange,
-    POCASettings,
+    POCAHyperparameters,
     PPOHyperparameters,
-    PPOSettings,
     RewardSignals,
     RunSettings,
+    SACHyperparameters,
     Uniform,
     unsupported,
 )
@@ -46,6 +47,15 @@ from unity_gym.specs import ActionTuple, BehaviorSpec
 _PATIENCE = 100  # exchanges until each behavior that the settings name has an agent
 _UNITYS_NAMES = {
     "train/policy_gradient_loss": "Losses/Policy Loss",
+    "train/actor_loss": "Losses/Policy Loss",
+    "train/q1_loss": "Losses/Q1 Loss",
+    "train/q2_loss": "Losses/Q2 Loss",
+    "train/continuous_ent_coef": "Policy/Continuous Entropy Coeff",
+    "train/discrete_ent_coef": "Policy/Discrete Entropy Coeff",
+    "train/extrinsic_value": "Policy/Extrinsic Value",
+    "train/curiosity_value": "Policy/Curiosity Value",
+    "train/gail_value": "Policy/Gail Value",
+    "train/rnd_value": "Policy/Rnd Value",
     "train/value_loss": "Losses/Value Loss",
     "train/baseline_loss": "Losses/Baseline Loss",
     "train/entropy": "Policy/Entropy",
@@ -235,30 +245,18 @@ def _cloning(settings: BehaviorSettings) -> BehavioralCloning | None:
     )
 
 
-def _model(spec: BehaviorSpec, settings: PPOSettings | POCASettings, device: str | None) -> PPO:
+def _model(spec: BehaviorSpec, settings: BehaviorSettings, device: str | None) -> PPO | SAC:
     """A model of the behavior, as the settings describe it."""
     numbers, network = settings.hyperparameters, settings.network_settings
     memory = network.memory
-    kind, policy = (POCA, "UnityPocaPolicy") if isinstance(settings, POCASettings) else (PPO, "UnityPolicy")
-    model = kind(
-        policy,
-        None,
-        learning_rate=numbers.learning_rate,
-        buffer_size=numbers.buffer_size,
-        batch_size=numbers.batch_size,
-        n_epochs=numbers.num_epoch,
-        time_horizon=settings.time_horizon,
-        gae_lambda=numbers.lambd,
-        clip_range=numbers.epsilon,
-        ent_coef=numbers.beta,
-        reward_signals=_signals(settings.reward_signals),
-        demonstrations=_cloning(settings),
-        learning_rate_schedule=numbers.learning_rate_schedule,
-        clip_range_schedule=numbers.epsilon_schedule,
-        ent_coef_schedule=numbers.beta_schedule,
-        threaded=settings.threaded,
-        policy_kwargs={
-            "shared_critic": isinstance(numbers, PPOHyperparameters) and numbers.shared_critic,
+    options: dict[str, Any] = {
+        "learning_rate": numbers.learning_rate,
+        "buffer_size": numbers.buffer_size,
+        "batch_size": numbers.batch_size,
+        "reward_signals": _signals(settings.reward_signals),
+        "demonstrations": _cloning(settings),
+        "learning_rate_schedule": numbers.learning_rate_schedule,
+        "policy_kwargs": {
             "normalize": network.normalize,
             "hidden_units": network.hidden_units,
             "num_layers": network.num_layers,
@@ -266,9 +264,38 @@ def _model(spec: BehaviorSpec, settings: PPOSettings | POCASettings, device: str
             "goal_conditioning_type": network.goal_conditioning_type,
         }
         | ({} if memory is None else {"memory_size": memory.memory_size, "sequence_length": memory.sequence_length}),
-        device=device or "auto",
-        _init_setup_model=False,
-    )
+        "device": device or "auto",
+        "_init_setup_model": False,
+    }
+    model: PPO | SAC
+    if isinstance(numbers, SACHyperparameters):
+        model = SAC(
+            "UnitySACPolicy",
+            None,
+            tau=numbers.tau,
+            steps_per_update=numbers.steps_per_update,
+            reward_signal_steps_per_update=numbers.reward_signal_steps_per_update,
+            buffer_init_steps=numbers.buffer_init_steps,
+            init_entcoef=numbers.init_entcoef,
+            **options,
+        )
+    else:
+        assert isinstance(numbers, POCAHyperparameters)
+        options |= {
+            "n_epochs": numbers.num_epoch,
+            "time_horizon": settings.time_horizon,
+            "gae_lambda": numbers.lambd,
+            "clip_range": numbers.epsilon,
+            "ent_coef": numbers.beta,
+            "clip_range_schedule": numbers.epsilon_schedule,
+            "ent_coef_schedule": numbers.beta_schedule,
+            "threaded": settings.threaded,
+        }
+        if isinstance(numbers, PPOHyperparameters):
+            options["policy_kwargs"]["shared_critic"] = numbers.shared_critic
+            model = PPO("UnityPolicy", None, **options)
+        else:
+            model = POCA("UnityPocaPolicy", None, **options)
     layout = ObservationLayout(spec)
     model.observation_space, model.action_space = layout.space, action_space(spec.action_spec)
     model.columns = SpaceColumns(model.observation_space, model.action_space, (spec, layout))
@@ -292,9 +319,7 @@ class Learner:
         self.name, self.table = _plain(behavior), table
         if not set(Path(self.name).parts).isdisjoint({"..", "/", run.logs.name}):
             raise UnityGymError(f"no folder can have the name of the behavior {self.name!r}: rename it in Unity")
-        chosen: BehaviorSettings = settings.behavior(behavior)
-        assert isinstance(chosen, (PPOSettings, POCASettings))
-        self.settings = chosen
+        chosen = self.settings = settings.behavior(behavior)
         asked = settings.checkpoint_settings
         self._inference = asked.inference
         self.model = _model(table.spec, chosen, settings.torch_settings.device)
@@ -302,6 +327,12 @@ class Learner:
         newest = self._checkpoints.newest() if asked.resume else None
         if newest is not None:
             restore(self.model, newest, resume=True)
+            if (
+                self._keeps_replay_buffer
+                and not asked.inference
+                and not self._checkpoints.load_replay_buffer(self.model)
+            ):
+                _say(f"{self.name}: the run has no replay buffer of it, so that it begins with an empty one")
         elif asked.inference:
             raise UnityGymError(f"{run.folder} has no checkpoint of {self.name}: train it without --inference first")
         elif asked.resume:
@@ -323,6 +354,11 @@ class Learner:
         self._whole: list[float] = []  # returns of episodes that were not an early death in a group
         self._seen: dict[str, list[float]] = defaultdict(list)
         self._acted = 0
+
+    @property
+    def _keeps_replay_buffer(self) -> bool:
+        numbers = self.settings.hyperparameters
+        return isinstance(numbers, SACHyperparameters) and numbers.save_replay_buffer
 
     @property
     def learns(self) -> bool:
@@ -353,9 +389,7 @@ class Learner:
         rows = np.flatnonzero(table.terminated | table.truncated)
         if len(rows):
             self._seen["Environment/Cumulative Reward"] += self._rewards[rows].tolist()
-            last = rows[
-                table.group_ended[rows]
-            ]  # Unity, too, leaves out of a group's reward who died before the others
+            last = rows[table.group_ended[rows]]  # who died before the others does not count, as in Unity
             if len(last):
                 self._seen["Environment/Group Cumulative Reward"] += (self._returns - self._rewards)[last].tolist()
             self._whole += self._returns[rows[table.group_ended[rows] | ~self._is_member[rows]]].tolist()
@@ -441,6 +475,8 @@ class Learner:
         self._next_checkpoint = (step // self.settings.checkpoint_interval + 1) * self.settings.checkpoint_interval
         if step != self._saved_at:
             newest = self.curve.summaries[-1].mean_reward if self.curve.summaries else None
+            if self._keeps_replay_buffer:
+                self._checkpoints.save_replay_buffer(self.model)
             self._checkpoints.save(self.model, newest)
             self._saved_at = step
             self.curve.save()

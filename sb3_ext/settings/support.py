@@ -9,9 +9,14 @@ from sb3_ext.settings.schema import RunSettings
 
 _RESTARTS = "a player that fails ends the run, with a checkpoint; delete this line, and go on with --resume"
 
+
+def _is_threaded_sac(behavior: object) -> bool:
+    return isinstance(behavior, dict) and behavior["trainer_type"] == "sac" and bool(behavior["threaded"])
+
+
 # Key path (`*` is any name), the value that is asked for (... for any, or whether it is one), and what to do instead.
 _UNSUPPORTED: tuple[tuple[str, object | Callable[[object], bool], str], ...] = (
-    ("behaviors.*.trainer_type", "sac", "SAC cannot be trained; give ppo"),
+    ("behaviors.*", _is_threaded_sac, "SAC's agents wait while their networks are updated; give threaded: false"),
     ("behaviors.*.self_play", ..., "there are no past opponents to play against; delete this block"),
     ("environment_parameters.*.curriculum", ..., "lessons do not change; give a number or a sampler"),
     ("env_settings.max_lifetime_restarts", lambda value: value not in (0, 10), _RESTARTS),
