@@ -9,6 +9,7 @@ Any ML-Agents client that listens on the port can drive it. What happens where:
 - `academy.py` holds the order of one tick (0.02 s of the scene), `agents.py` the columns of all agents of one kind.
 - `sensors/` turns the state of a scene into observations, `messages.py` columns into bytes and bytes into columns.
 - `shapes.py` holds the solid things that rays hit and `bodies.py` moves; `drawing.py` makes pictures.
+- `heap.py` moves heaps of light boxes.
 - `scene.py` is what a scene has to provide; one file a scene implements it for all areas at once.
 
 To add a scene: write the class in a file of its own and name it in `SCENES`. `basic.py` is the smallest one,
@@ -31,6 +32,7 @@ SCENES = {
     "3DBallHard": "three_d_ball:ThreeDBallHard",
     "Basic": "basic:Basic",
     "CooperativePushBlock": "cooperative_push_block:CooperativePushBlock",
+    "DungeonEscape": "dungeon_escape:DungeonEscape",
     "FoodCollector": "food_collector:FoodCollector",
     "GridWorld": "grid_world:GridWorld",
     "Match3": "match3:Match3",

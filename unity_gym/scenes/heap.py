@@ -2,9 +2,9 @@
 
 The boxes never turn. Towards each other they are rounded, so much that one slides off another as soon as its centre is
 no longer above it; that stands for tipping over. As in `bodies.py`, contacts are found where things are before they
-move, and a fast agent enters what it hits. Because a box may have many contacts, they are solved all at once, each with its
-share of the masses (Tonge et al. 2012, "Mass Splitting for Jitter-Free Parallel Rigid Body Simulation"). A heap sleeps
-unless an agent touches it or has just done so.
+move, and a fast agent enters what it hits. Because a box may have many contacts, they are solved all at once, each with
+its share of the masses (Tonge et al. 2012, "Mass Splitting for Jitter-Free Parallel Rigid Body Simulation"). A heap
+sleeps unless an agent touches it or has just done so.
 """
 
 from __future__ import annotations

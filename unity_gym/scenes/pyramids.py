@@ -48,7 +48,7 @@ _WALLS = (
 )
 
 # Half edges and middles from the root, x, y and z, of the four layers of a pyramid of stones.
-_LAYERS = np.array([(0.43, 0.5, 0.78), (0.435, 1.5, 0.824), (0.325, 2.5, 0.753), (0.34, 3.5, 0.8)])
+LAYERS = np.array([(0.43, 0.5, 0.78), (0.435, 1.5, 0.824), (0.325, 2.5, 0.753), (0.34, 3.5, 0.8)])
 _LAYER_HALVES = np.array([(2.27, 0.5, 2.34), (1.745, 0.5, 1.797), (1.095, 0.5, 1.122), (0.5, 0.5, 0.5)])
 
 # Middles of the gold and of 25 bricks, from the root.
@@ -169,7 +169,7 @@ class Pyramids(Scene):
         self._set_switch(rows, False)
         for pyramid in range(_STONE_PYRAMIDS):
             first = _STONES.start + 4 * pyramid
-            self._build(rows, slice(first, first + 4), _LAYERS, self._places(rows, 3 + pyramid))
+            self._build(rows, slice(first, first + 4), LAYERS, self._places(rows, 3 + pyramid))
 
     def _build(self, rows: Array, columns: slice, parts: Array, root: Array) -> None:
         """Put things (parts, 3) around their roots (2, k)."""
