@@ -19,6 +19,7 @@ SCENES = (
     "3DBallHard",
     "Basic",
     "CooperativePushBlock",
+    "DungeonEscape",
     "FoodCollector",
     "GridWorld",
     "Match3",
@@ -33,7 +34,7 @@ SCENES = (
 )
 """The scenes of the embedded player; each is the id `Unity-<Scene>-v0`."""
 
-MULTI_AGENT_SCENES = ("CooperativePushBlock", "FoodCollector", "SoccerTwos", "StrikersVsGoalie")
+MULTI_AGENT_SCENES = ("CooperativePushBlock", "DungeonEscape", "FoodCollector", "SoccerTwos", "StrikersVsGoalie")
 """Of these, the ones with several agents an area: all but `gymnasium.make`, whose environments have one, takes them."""
 
 

@@ -77,7 +77,10 @@ class Soccer(Scene):
         self._power = np.zeros((areas, self._ball), bool)  # whether a touch of the ball kicks it
         self._touch_pay = np.zeros((areas, self._ball))
         self._has_begun = False
-        self.agents = tuple(self._agents(index) for index in range(2))
+        # Unity's order of the teams is not known. PettingZoo's api_test fails where the first agent sees a dict and
+        # another one does not, so the goalie, who has one sensor, comes first.
+        purple, blue = self._agents(1), self._agents(0)
+        self.agents = (blue, purple)
         for area in range(areas):
             for agents, number in zip(self.agents, numbers, strict=True):
                 agents.group_id[area * number : (area + 1) * number] = academy.new_group()

@@ -1,0 +1,277 @@
+"""DungeonEscape: one of three dies to stop a dragon, another takes its key to the door."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unity_gym.scenes.academy import Academy
+from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.bodies import CONTACT_DISTANCE, TICK, Bodies
+from unity_gym.scenes.drawing import BLACK, BLUE, FLOOR, GREEN, ORANGE, PURPLE, RED, WALL, WHITE, YELLOW, Canvas
+from unity_gym.scenes.movement import SEVEN_MOVES, Walkers, spawn
+from unity_gym.scenes.scene import Scene
+from unity_gym.scenes.sensors.rays import RayPerceptionSensor
+from unity_gym.scenes.sensors.rigid_body import RigidBodySensor
+from unity_gym.scenes.sensors.sensor import StackingSensor, VectorSensor
+from unity_gym.scenes.shapes import Shapes, separation
+from unity_gym.specs import Array
+
+_AGENTS = 3  # a platform
+_TAGS = ("wall", "agent", "dragon", "key", "lock", "portal")
+_WALLS = ("right", "left", "far", "near")
+_PILLARS = tuple(f"pillar {i}" for i in range(4))
+_SOLID_PILLARS = tuple(f"foot of pillar {i}" for i in range(4))
+_AGENT_NAMES = tuple(f"agent {i}" for i in range(_AGENTS))
+_SOLIDS = ("dragon", "tombstone", "lock", "portal", *_SOLID_PILLARS, *_WALLS)
+_NAMES = (*_AGENT_NAMES, "key", "key on dragon", *_PILLARS, *_SOLIDS)
+_NAMED_TAGS = (
+    *["agent"] * _AGENTS,
+    *["key"] * 2,
+    *["wall"] * len(_PILLARS),
+    *["dragon", "wall", "lock", "portal"],
+    *["wall"] * (len(_SOLID_PILLARS) + len(_WALLS)),
+)
+_DRAGON, _TOMBSTONE, _LOCK, _PORTAL, _KEY, _DRAGON_KEY = (
+    _NAMES.index(name) for name in ("dragon", "tombstone", "lock", "portal", "key", "key on dragon")
+)
+_AWAY = 1000.0  # m; where things are that are not there
+_CLEARANCE = 2.5  # m around a place to begin
+_MAX_TICKS = 15000
+_DRAGON_START = 8.0  # m from the middle
+_DRAGON_SPEEDS = 1.0, 7.0  # m/s
+_TARGET = np.array([11.58, -11.59])  # of the dragon, x and z
+_BEFORE_DRAGON = 0.85  # m from its middle to the key that it wears
+
+
+class DungeonEscape(Scene):
+    """Twelve platforms of three agents, each a group. Only the open door pays: 1 for each agent that is alive.
+
+    Who touches the dragon dies with it, and its key lies there. Who touches the portal dies, too; if it is the last one
+    or has the key, or if the dragon gets there, the episode ends. If the dragon eats the last one, as in Unity nothing
+    happens until 15000 ticks are over.
+
+    State: `shapes` and `bodies`; `has_key` (bool, areas × agents), `dragon_speed` (m/s) and `ticks` (areas). A platform
+    is kept as seen from above with its door at the top (+z) and its portal in the lower right corner. Unity turns it by
+    right angles, but not the place of the dragon, which therefore begins in one of four places.
+
+    Not known is where exactly the dragon wears its key, which its own rays' tag hides it behind.
+    """
+
+    default_areas = 12
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.shapes = self._build(areas)
+        self.bodies = Bodies(self.shapes, [10.0] * _AGENTS, [4.0] * _AGENTS, _SOLIDS, gravity=14.715)
+        academy.parameters.watch("gravity", self._set_gravity)
+        self.walkers = Walkers(self.bodies, _AGENTS)
+        self.has_key = np.zeros((areas, _AGENTS), bool)
+        self.dragon_speed = np.zeros(areas)
+        self.ticks = np.zeros(areas, np.int64)
+        count = areas * _AGENTS
+        rays = RayPerceptionSensor(
+            "RayPerceptionSensor",
+            self.shapes,
+            self.walkers.pose,
+            _TAGS,
+            rays_per_direction=7,
+            max_degrees=60,
+            length=40,
+        )
+        self.agents = Agents(
+            academy,
+            count,
+            "DungeonEscape",
+            [
+                RigidBodySensor(self.walkers.pose, self.walkers.velocity),
+                StackingSensor(rays, 3, count),
+                VectorSensor("VectorSensor_size1", 1, lambda rows: self.has_key.reshape(-1, 1)[rows]),
+            ],
+            SEVEN_MOVES,
+            act=lambda rows: self.walkers.move(rows, self.agents.discrete[rows, 0]),
+            begin_episode=self._begin_episode,
+            decision_period=5,
+        )
+        self._groups = np.repeat([academy.new_group() for _ in range(areas)], _AGENTS)
+        self.agents.group_id[:] = self._groups
+        self._begin(np.arange(areas))
+
+    def _set_gravity(self, value: float) -> None:
+        self.bodies.gravity = value
+
+    def _build(self, areas: int) -> Shapes:
+        shapes = Shapes(areas, _NAMES, _NAMED_TAGS)
+        shapes.half[:, :, :_AGENTS] = 0.5
+        shapes.place("dragon", (-0.75, 0, -0.75), (0.75, 1.5, 0.75))
+        shapes.place("tombstone", (-0.605, 0, -0.26), (0.605, 1.42, 0.26))
+        shapes.place("key", (-0.605, 0.52, -0.09), (0.605, 0.98, 0.09))
+        shapes.place("key on dragon", (-0.605, 0.52, -0.09), (0.605, 0.98, 0.09))
+        shapes.place("lock", (-1.5, 0.085, 12.065), (1.5, 2.685, 13.135))
+        shapes.place("portal", (9.485, -0.535, -12.65), (14.175, 4.195, -10.89), yaw=-np.pi / 4)
+        shapes.place("right", (12.5, 0, -12.5), (13, 5, 12.5))
+        shapes.place("left", (-13, 0, -12.5), (-12.5, 5, 12.5))
+        shapes.place("far", (-12.5, 0, 12.5), (12.5, 5, 13))
+        shapes.place("near", (-12.5, 0, -13), (12.5, 5, -12.5))
+        places = [(x, z) for x in (-4.5, 4.5) for z in (-4, 4)]
+        for pillar, foot, (x, z) in zip(_PILLARS, _SOLID_PILLARS, places, strict=True):
+            # Rays meet the round pillar or, a little earlier, its low square foot, into which agents run.
+            shapes.place(pillar, (x, 0, z), (x, 2.7, z))
+            shapes.rounding[:, shapes.index(pillar)] = 0.8
+            shapes.place(foot, (x - 0.8475, 0, z - 0.8475), (x + 0.8475, 3.46, z + 0.8475))
+            shapes.visible[:, shapes.index(foot)] = False
+        for thing in (*range(_AGENTS), _DRAGON, _TOMBSTONE, _KEY, _DRAGON_KEY):
+            self._remove(shapes, np.arange(areas), thing)
+        return shapes
+
+    @staticmethod
+    def _remove(shapes: Shapes, areas: Array, thing: Array | int) -> None:
+        shapes.visible[areas, thing] = False
+        shapes.center[::2, areas, thing] = _AWAY + 10 * np.asarray(thing)  # not upon each other
+
+    def _begin_episode(self, rows: Array) -> None:
+        self.has_key[self.walkers.place(rows)] = False
+
+    def _begin(self, areas: Array) -> None:
+        """Place agents, bring the dead back, and let a dragon set out, in areas (int, k)."""
+        rng, shapes, n = self.academy.rng, self.shapes, len(areas)
+        for column in range(_AGENTS):
+            spawn(shapes, rng, areas, column, _CLEARANCE)
+        shapes.yaw[areas, :_AGENTS] = rng.uniform(0, 2 * np.pi, (n, _AGENTS))
+        shapes.visible[areas, :_AGENTS] = True
+        self.bodies.velocity[:, areas] = 0
+        self.has_key[areas] = False
+        members = self._members(areas)
+        dead = members[~self.agents.enabled[members]]
+        if len(dead):
+            self.agents.enable(dead)
+            self.agents.group_id[dead] = self._groups[dead]
+        self._remove(shapes, areas, _TOMBSTONE)
+        self._remove(shapes, areas, _KEY)
+        quarter = rng.integers(4, size=n) * np.pi / 2
+        start = _DRAGON_START * np.stack([np.sin(quarter), np.cos(quarter)])
+        shapes.center[::2, areas, _DRAGON] = start
+        shapes.visible[areas, _DRAGON] = shapes.visible[areas, _DRAGON_KEY] = True
+        self.dragon_speed[areas] = rng.uniform(*_DRAGON_SPEEDS, n)
+        self._walk_dragons(0)
+        self.ticks[areas] = 0
+
+    def _members(self, areas: Array) -> Array:
+        """The agents of areas, as rows."""
+        return (areas[:, np.newaxis] * _AGENTS + np.arange(_AGENTS)).reshape(-1)
+
+    def _end(self, areas: Array, interrupted: bool = False) -> None:
+        members = self._members(areas)
+        self.agents.end_episode(members[self.agents.enabled[members]], interrupted)
+        self._begin(areas)
+
+    def _walk_dragons(self, time: float) -> None:
+        """Let dragons go straight to their portals, where they look, with their keys before them."""
+        shapes = self.shapes
+        areas = np.flatnonzero(shapes.visible[:, _DRAGON])
+        way = _TARGET[:, np.newaxis] - shapes.center[::2, areas, _DRAGON]
+        direction = way / np.maximum(np.hypot(way[0], way[1]), 1e-9)
+        shapes.center[::2, areas, _DRAGON] += direction * self.dragon_speed[areas] * time
+        shapes.center[::2, areas, _DRAGON_KEY] = shapes.center[::2, areas, _DRAGON] + direction * _BEFORE_DRAGON
+        yaw = np.arctan2(direction[0], direction[1])
+        shapes.yaw[areas, _DRAGON] = shapes.yaw[areas, _DRAGON_KEY] = yaw
+
+    def after_step(self) -> None:
+        self.ticks += 1
+        over = np.flatnonzero(self.ticks >= _MAX_TICKS)
+        if len(over):
+            self._end(over, interrupted=True)
+        self._walk_dragons(TICK)
+
+    def simulate(self) -> None:
+        shapes = self.shapes
+        picked = self._picks_up()
+        self.bodies.simulate()
+        self.has_key |= picked
+        self._remove(shapes, np.flatnonzero(picked.any(axis=1)), _KEY)
+
+        touches = {
+            thing: np.stack([self.bodies.entered(agent, thing) for agent in _AGENT_NAMES], axis=1)
+            for thing in ("dragon", "portal", "lock")
+        }
+        eaten, portal = touches["dragon"], touches["portal"]
+        if eaten.any():
+            self._feed(eaten)
+        alive = self.agents.enabled.reshape(-1, _AGENTS)
+        portal = portal & alive
+        last = alive.sum(axis=1) == portal.sum(axis=1)
+        ends = (portal & self.has_key).any(axis=1) | (portal.any(axis=1) & last) | self._dragon_escapes()
+        opened = (touches["lock"] & self.has_key & alive).any(axis=1)
+        self.agents.group_reward += np.repeat(opened & ~ends, _AGENTS) * (self.agents.group_id != 0)
+        dying = np.flatnonzero(portal & ~(ends | opened)[:, np.newaxis])
+        if len(dying):
+            self._kill(dying)
+        ended = np.flatnonzero(ends | opened)
+        if len(ended):
+            self._end(ended)
+
+    def _picks_up(self) -> Array:
+        """bool (areas, agents): who overlaps a key that lies there; of several, the first."""
+        shapes = self.shapes
+        taken = np.zeros((self.areas, _AGENTS), bool)
+        areas = np.flatnonzero(shapes.visible[:, _KEY])
+        if len(areas):
+            gap, _ = separation(
+                shapes.center[:, areas, :_AGENTS] - shapes.center[:, areas, _KEY, np.newaxis],
+                shapes.half[:, areas, _KEY, np.newaxis],
+                shapes.yaw[areas, _KEY, np.newaxis],
+                shapes.half[:, areas, :_AGENTS],
+                shapes.yaw[areas, :_AGENTS],
+            )
+            within = gap < 0
+            taken[areas] = within & (within.cumsum(axis=1) == 1)
+        return taken
+
+    def _feed(self, eaten: Array) -> None:
+        """Let agents (bool, areas × agents) and their dragons die; a key and a tombstone remain."""
+        shapes = self.shapes
+        area, agent = np.nonzero(eaten)
+        shapes.center[::2, area, _TOMBSTONE] = shapes.center[::2, area, agent]
+        shapes.yaw[area, _TOMBSTONE] = shapes.yaw[area, agent]
+        shapes.center[::2, area, _KEY] = shapes.center[::2, area, _DRAGON]
+        shapes.yaw[area, _KEY] = shapes.yaw[area, _DRAGON]
+        shapes.visible[area, _TOMBSTONE] = shapes.visible[area, _KEY] = True
+        self._remove(shapes, area, _DRAGON)
+        self._remove(shapes, area, _DRAGON_KEY)
+        self._kill(np.flatnonzero(eaten))
+
+    def _kill(self, rows: Array) -> None:
+        """They send their last observations and are gone."""
+        self.agents.disable(rows)
+        area, agent = self.walkers.place(rows)
+        self._remove(self.shapes, area, agent)
+        self.bodies.velocity[:, area, agent] = 0
+
+    def _dragon_escapes(self) -> Array:
+        """bool (areas): whether the dragon touches the portal."""
+        shapes = self.shapes
+        gap, _ = separation(
+            shapes.center[:, :, _PORTAL] - shapes.center[:, :, _DRAGON],
+            shapes.half[:, :, _DRAGON],
+            shapes.yaw[:, _DRAGON],
+            shapes.half[:, :, _PORTAL],
+            shapes.yaw[:, _PORTAL],
+        )
+        return np.asarray((gap < CONTACT_DISTANCE) & shapes.visible[:, _DRAGON])
+
+    def render(self, area: int) -> Array:
+        """From above: agents in blue (with the key in yellow), the dragon in red, the door green, the portal purple."""
+        shapes = self.shapes
+        canvas = Canvas(-13, -13, 13, 13, color=WALL)
+        canvas.rectangle(0, 0, 12.5, 12.5, FLOOR)
+        for x, _, z in shapes.center[:, area, shapes.index(_SOLID_PILLARS[0]) :].T[: len(_PILLARS)]:
+            canvas.rectangle(x, z, 0.8475, 0.8475, WALL)
+        colors = {_LOCK: GREEN, _PORTAL: PURPLE, _TOMBSTONE: BLACK, _KEY: YELLOW, _DRAGON: RED, _DRAGON_KEY: ORANGE}
+        colors |= {agent: YELLOW if self.has_key[area, agent] else BLUE for agent in range(_AGENTS)}
+        for thing, color in colors.items():
+            if shapes.visible[area, thing]:
+                x, _, z = shapes.center[:, area, thing]
+                half, yaw = shapes.half[:, area, thing], shapes.yaw[area, thing]
+                canvas.rectangle(x, z, half[0], half[2], color, angle=-yaw)
+                if thing < _AGENTS:
+                    canvas.line(x, z, x + 0.35 * np.sin(yaw), z + 0.35 * np.cos(yaw), 0.2, WHITE)
+        return canvas.picture
