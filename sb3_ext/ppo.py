@@ -262,6 +262,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         return super().decide(table, deterministic, learn)
 
     def _forget(self) -> None:
+        self.finish_update()
         self.rollout_buffer.reset()
 
     def _remember_decisions(self, table: Columns, rows: Array, actions: Array, log_probs: Array, memory: Array) -> None:
