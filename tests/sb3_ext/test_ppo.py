@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import meadow_player
@@ -25,45 +25,13 @@ from stable_baselines3.common.callbacks import (
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+from toys import HYBRID, SPACES, Bits, make_toys
 
 from sb3_ext import PPO, SB3_MEANINGS, Extrinsic, OnnxPolicy, UnityVecEnv
 from sb3_ext.policies import UnityPolicy
 from sb3_ext.reward_signals import RewardSignal
 from unity_gym.errors import UnityGymError, UnknownNameError
 
-
-class Toy(gym.Env):
-    """Episodes of random length with masks; every third is truncated."""
-
-    def __init__(self, action_space: spaces.Space[Any], observation_space: spaces.Space[Any] | None = None) -> None:
-        self.action_space = action_space
-        self.observation_space = observation_space or spaces.Box(-5, 5, (4,), np.float32)
-        self.observation_space.seed(0)
-        self.rng = np.random.default_rng(0)
-        self.episode = self.left = 0
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        super().reset(seed=seed, options=options)
-        self.episode += 1
-        self.left = int(self.rng.integers(3, 12))
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        assert self.action_space.contains(action) or isinstance(self.action_space, spaces.Dict)
-        self.left -= 1
-        over = self.left == 0
-        late = self.episode % 3 == 0
-        return self.observation_space.sample(), float(self.rng.normal()), over and not late, over and late, {}
-
-    def action_masks(self) -> np.ndarray:
-        space = self.action_space["discrete"] if isinstance(self.action_space, spaces.Dict) else self.action_space
-        sizes = [space.n] if isinstance(space, spaces.Discrete) else space.nvec
-        masks = self.rng.random(sum(sizes)) < 0.6
-        masks[np.cumsum([0, *sizes])[:-1]] = True
-        return masks
-
-
-HYBRID = spaces.Dict({"continuous": spaces.Box(-1, 1, (2,), np.float32), "discrete": spaces.MultiDiscrete([3, 2])})
 EPSILON, BETA = 0.2, 0.01
 
 
@@ -235,25 +203,6 @@ def test_losses_returns_and_advantages_agree_with_a_float64_reference(
     found, expected = np.array(seen).T
     np.testing.assert_allclose(found, expected, atol=1e-5)
     env.close()
-
-
-class HybridVecEnv(DummyVecEnv):
-    """SB3's `DummyVecEnv` knows no dict of actions."""
-
-    def step_async(self, actions: Any) -> None:
-        self.actions = [{key: part[row] for key, part in actions.items()} for row in range(self.num_envs)]
-
-
-def make_toys(actions: spaces.Space, observations: spaces.Space | None = None, n: int = 3) -> DummyVecEnv:
-    class Unmasked(Toy):
-        action_masks: ClassVar[None] = None
-
-    kind = Unmasked if isinstance(actions, spaces.Box) else Toy
-    vec = HybridVecEnv if isinstance(actions, spaces.Dict) else DummyVecEnv
-    env = vec([lambda: kind(actions, observations)] * n)
-    if kind is Unmasked:
-        env.has_attr = lambda name: name != "action_masks"  # type: ignore[method-assign]
-    return env
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
@@ -500,19 +449,6 @@ def test_agents_of_unity_act_while_updates_run(tmp_path: Path, memory: int) -> N
     env.close()
 
 
-SPACES = {
-    "numbers": (spaces.Box(-2, 6, (3,), np.float32), None),
-    "choice": (spaces.Discrete(4), spaces.Discrete(5)),
-    "branches": (spaces.MultiDiscrete([3, 2]), spaces.MultiDiscrete([4, 3])),
-    "both": (HYBRID, None),
-    "bits": (spaces.MultiBinary(3), spaces.MultiBinary(4)),
-    "image": (
-        spaces.Discrete(2),
-        spaces.Dict({"eye": spaces.Box(0, 255, (3, 36, 36), np.uint8), "more": spaces.Box(-1, 1, (2, 3), np.float64)}),
-    ),
-}
-
-
 @pytest.mark.parametrize("memory", [0, 8])
 @pytest.mark.parametrize("name", SPACES)
 def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: int, tmp_path: Path) -> None:
@@ -559,13 +495,6 @@ def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: i
     for key, value in model.policy.state_dict().items():
         assert torch.equal(lone.state_dict()[key], value)
     env.close()
-
-
-class Bits(Toy):
-    """Two choices a bit, without masks."""
-
-    def action_masks(self) -> np.ndarray:
-        return np.ones(2 * self.action_space.n, bool)
 
 
 def test_the_mask_holds_in_predict() -> None:

@@ -1,0 +1,80 @@
+"""Small environments of every kind of action, for algorithms."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+HYBRID = spaces.Dict({"continuous": spaces.Box(-1, 1, (2,), np.float32), "discrete": spaces.MultiDiscrete([3, 2])})
+SPACES = {
+    "numbers": (spaces.Box(-2, 6, (3,), np.float32), None),
+    "choice": (spaces.Discrete(4), spaces.Discrete(5)),
+    "branches": (spaces.MultiDiscrete([3, 2]), spaces.MultiDiscrete([4, 3])),
+    "both": (HYBRID, None),
+    "bits": (spaces.MultiBinary(3), spaces.MultiBinary(4)),
+    "image": (
+        spaces.Discrete(2),
+        spaces.Dict({"eye": spaces.Box(0, 255, (3, 36, 36), np.uint8), "more": spaces.Box(-1, 1, (2, 3), np.float64)}),
+    ),
+}
+
+
+class Toy(gym.Env):
+    """Episodes of random length with masks; every third is truncated."""
+
+    def __init__(self, action_space: spaces.Space[Any], observation_space: spaces.Space[Any] | None = None) -> None:
+        self.action_space = action_space
+        self.observation_space = observation_space or spaces.Box(-5, 5, (4,), np.float32)
+        self.observation_space.seed(0)
+        self.rng = np.random.default_rng(0)
+        self.episode = self.left = 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed, options=options)
+        self.episode += 1
+        self.left = int(self.rng.integers(3, 12))
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        assert self.action_space.contains(action) or isinstance(self.action_space, spaces.Dict)
+        self.left -= 1
+        over = self.left == 0
+        late = self.episode % 3 == 0
+        return self.observation_space.sample(), float(self.rng.normal()), over and not late, over and late, {}
+
+    def action_masks(self) -> np.ndarray:
+        space = self.action_space["discrete"] if isinstance(self.action_space, spaces.Dict) else self.action_space
+        sizes = [space.n] if isinstance(space, spaces.Discrete) else space.nvec
+        masks = self.rng.random(sum(sizes)) < 0.6
+        masks[np.cumsum([0, *sizes])[:-1]] = True
+        return masks
+
+
+class Bits(Toy):
+    """Two choices a bit, without masks."""
+
+    def action_masks(self) -> np.ndarray:
+        return np.ones(2 * self.action_space.n, bool)
+
+
+class HybridVecEnv(DummyVecEnv):
+    """SB3's `DummyVecEnv` knows no dict of actions."""
+
+    def step_async(self, actions: Any) -> None:
+        self.actions = [{key: part[row] for key, part in actions.items()} for row in range(self.num_envs)]
+
+
+def make_toys(actions: spaces.Space, observations: spaces.Space | None = None, n: int = 3) -> DummyVecEnv:
+    class Unmasked(Toy):
+        action_masks: ClassVar[None] = None
+
+    kind = Unmasked if isinstance(actions, spaces.Box) else Toy
+    vec = HybridVecEnv if isinstance(actions, spaces.Dict) else DummyVecEnv
+    env = vec([lambda: kind(actions, observations)] * n)
+    if kind is Unmasked:
+        env.has_attr = lambda name: name != "action_masks"  # type: ignore[method-assign]
+    return env
