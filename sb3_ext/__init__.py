@@ -1,6 +1,8 @@
 """Stable-Baselines3 algorithms, policies and reward signals for Unity environments."""
 
+from sb3_ext.bc import BC, Teacher
 from sb3_ext.callbacks import StatsCallback
+from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.onnx_policy import OnnxPolicy
 from sb3_ext.poca import POCA
 from sb3_ext.ppo import PPO, SB3_MEANINGS
@@ -8,14 +10,17 @@ from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic
 from sb3_ext.vec_env import UnityVecEnv
 
 __all__ = [
+    "BC",
     "GAIL",
     "POCA",
     "PPO",
     "RND",
     "SB3_MEANINGS",
+    "BehavioralCloning",
     "Curiosity",
     "Extrinsic",
     "OnnxPolicy",
     "StatsCallback",
+    "Teacher",
     "UnityVecEnv",
 ]

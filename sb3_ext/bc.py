@@ -1,0 +1,572 @@
+"""Behavioral cloning as an algorithm: a policy that does what an expert did, or what a teacher is doing."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback, ProgressBarCallback
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import configure_logger
+
+from sb3_ext.agents import Columns, SpaceColumns
+from sb3_ext.algorithm import ACTION_SPACES, UnityAlgorithm
+from sb3_ext.distributions import CONTINUOUS_LIMIT
+from sb3_ext.experience import Batch, Rollout
+from sb3_ext.expert import Expert, Recording, recording_exists, require_recording
+from sb3_ext.imitation import compare, imitation_loss, refresh_memory, sequence_length
+from sb3_ext.policies import UnityPolicy
+from sb3_ext.vec_env import UnityVecEnv
+from unity_gym.demonstrations import Demonstration, load
+from unity_gym.errors import NotReadyError, UnityGymError
+from unity_gym.spaces import ObservationLayout, action_columns, action_space
+from unity_gym.specs import ActionTuple, Array, BehaviorSpec
+
+SelfBC = TypeVar("SelfBC", bound="BC")
+Sequences = tuple[torch.Tensor, torch.Tensor]
+"""int64 (sequences, length), decisions of a rollout; bool of that shape, False where a sequence is filled up."""
+
+_CHUNK = 4096  # decisions that are judged at once
+_LEAST_DEVIATION = 0.01  # of raw numbers
+
+
+class Teacher:
+    """Someone who acts while a student watches: it decides for agents and, while it records, keeps what they do.
+
+    A loop that steps the agents calls `decide`, steps, and `observe`, as with an algorithm.
+
+    :param policy: a model with SB3's `predict`, such as `OnnxPolicy`, or a callable: observations of n agents, as
+        `ObservationLayout` forms them → their actions, as the action space forms them. Arrays of its memory, where it
+        has any, begin with the agents
+    :param spec: of the teacher's behavior
+    :param layout: the form of the observations; by default "split"
+    :param deterministic: ask `predict` for the likeliest actions
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        spec: BehaviorSpec,
+        layout: ObservationLayout | None = None,
+        deterministic: bool = True,
+    ) -> None:
+        self.spec, self.is_recording = spec, True
+        self._policy, self._layout = policy, layout or ObservationLayout(spec)
+        self._deterministic = deterministic
+        self._state: tuple[Array, ...] | None = None
+        self._starts = np.ones(0, bool)  # per row: the next decision is the first of an episode
+        self._trajectory = np.zeros(0, np.int64)  # per row, or −1
+        self.number = 0
+        """Decisions that were ever recorded."""
+        self.clear()
+
+    def start(self) -> None:
+        """Record from now on."""
+        self.is_recording = True
+
+    def stop(self) -> None:
+        """Act on, but record nothing."""
+        self.is_recording = False
+
+    def clear(self) -> None:
+        """Forget what was recorded."""
+        self._kept: dict[str, list[Array]] = defaultdict(list)
+        self._count = self._trajectories = 0
+        self._trajectory.fill(-1)
+
+    def __len__(self) -> int:
+        """Decisions that are recorded."""
+        return self._count
+
+    def decide(self, table: Columns) -> ActionTuple:
+        """Decide for the rows that ask for it: the actions of all rows, zeros for the others."""
+        rows = np.flatnonzero(table.decided)
+        actions = self.spec.action_spec.empty_action(len(table))
+        if len(rows):
+            self._require_rows(len(table))
+            mine = self._choose(table, rows)
+            actions.continuous[rows], actions.discrete[rows] = mine.continuous, mine.discrete
+            if self.is_recording:
+                self._keep(table, rows, mine)
+            else:
+                self._trajectory[rows] = -1  # what comes later does not follow from what came before
+        return actions
+
+    def observe(self, table: Columns) -> None:
+        """Note which episodes ended."""
+        self._require_rows(len(table))
+        ended = table.terminated | table.truncated
+        self._starts |= ended
+        self._trajectory[ended] = -1
+
+    def _choose(self, table: Columns, rows: Array) -> ActionTuple:
+        observations = self._layout.select(table.observations, rows)
+        predict = getattr(self._policy, "predict", None)
+        if predict is None:
+            chosen = self._policy(observations)
+        else:
+            state = None if self._state is None else tuple(part[rows] for part in self._state)
+            masks = {"action_masks": table.action_mask[rows]} if self.spec.action_spec.discrete_size else {}
+            chosen, after = predict(observations, state, self._starts[rows], deterministic=self._deterministic, **masks)
+            if after is not None:
+                if self._state is None:
+                    self._state = tuple(np.zeros((len(table), *part.shape[1:]), part.dtype) for part in after)
+                for part, new in zip(self._state, after, strict=True):
+                    part[rows] = new
+            self._starts[rows] = False
+        return action_columns(self.spec.action_spec, chosen, len(rows))
+
+    def _keep(self, table: Columns, rows: Array, actions: ActionTuple) -> None:
+        fresh = rows[self._trajectory[rows] < 0]
+        self._trajectory[fresh] = self._trajectories + np.arange(len(fresh))
+        self._trajectories += len(fresh)
+        for index, column in enumerate(table.observations):
+            self._kept[f"observation_{index}"].append(column[rows])
+        self._kept["action"].append(np.concatenate([actions.continuous, actions.discrete.astype(np.float32)], 1))
+        self._kept["mask"].append(table.action_mask[rows])
+        self._kept["trajectory"].append(self._trajectory[rows])
+        self._kept["number"].append(np.arange(self.number, self.number + len(rows)))
+        self._count += len(rows)
+        self.number += len(rows)
+
+    def _require_rows(self, rows: int) -> None:
+        more = rows - len(self._starts)
+        if more > 0:
+            self._starts = np.pad(self._starts, (0, more), constant_values=True)
+            self._trajectory = np.pad(self._trajectory, (0, more), constant_values=-1)
+            if self._state is not None:
+                self._state = tuple(np.pad(part, [(0, more)] + [(0, 0)] * (part.ndim - 1)) for part in self._state)
+
+    def recorded(self, memory_size: int = 0, device: torch.device | str = "cpu") -> tuple[Rollout, torch.Tensor]:
+        """What is recorded, to imitate: without rewards, and without what followed the last decisions.
+
+        :param memory_size: numbers of network memory with each decision, all 0
+        :return: trajectories without gaps; int64 (n,), the number of each decision in the order of time
+        :raises NotReadyError: nothing is recorded
+        """
+        if not self._count:
+            raise NotReadyError("the teacher's record is empty: start() it, and let the teacher act")
+        kept = {name: np.concatenate(parts) for name, parts in self._kept.items()}
+        self._kept = defaultdict(list, {name: [column] for name, column in kept.items()})
+        order = np.argsort(kept["trajectory"], kind="stable")
+        lengths = np.unique(kept["trajectory"], return_counts=True)[1]
+        n, last = len(order), np.cumsum(lengths) - 1
+        columns = {name: torch.tensor(column[order], device=device) for name, column in kept.items()}
+        columns |= {
+            "log_prob": torch.zeros((n, 0), device=device),
+            "memory": torch.zeros((n, memory_size), device=device),
+            "reward": torch.zeros(n, device=device),
+            "group_reward": torch.zeros(n, device=device),
+        }
+        rollout = Rollout(
+            columns,
+            lengths=lengths,
+            end_observations=[
+                columns[f"observation_{index}"][last] for index in range(len(self.spec.observation_specs))
+            ],
+            end_memory=torch.zeros((len(lengths), memory_size), device=device),
+            terminated=np.zeros(len(lengths), bool),
+        )
+        return rollout, columns["number"]
+
+
+class BC(UnityAlgorithm):
+    """Behavioral cloning (Pomerleau 1991): the policy does in each state what the expert did in it.
+
+    Offline it learns from recordings. A part of them is held out: learning ends when the loss on it has not fallen for
+    `patience` passes, and the best weights are kept. `held_out` has the scores on that part, see `score`. Online,
+    with a teacher, the agents of the environment do what the teacher decides while the policy learns from what it has
+    recorded until now; `teacher.stop()`, `teacher.start()` and `teacher.clear()` rule the record, at any time.
+
+    The loss is that of `sb3_ext.imitation`. The deviations of continuous actions, which it does not change, are set to
+    the mean error on what was held out, which is their maximum-likelihood estimate. The critic is not trained.
+
+    A step, of which `learn` counts `total_timesteps`, is one decision that was learned from, in each pass anew.
+
+    :param policy: "UnityPolicy"
+    :param env: whose agents the policy is for, and a teacher acts with; None learns offline, for the behavior that was
+        recorded
+    :param learning_rate: a number, or a function of the remaining progress (1 → 0)
+    :param batch_size: decisions a minibatch
+    :param demonstrations: a `.demo` file, a folder of them, or a loaded recording
+    :param teacher: in their place, a policy, see `Teacher`, for the agents of `env`, which is a `UnityVecEnv`; or a
+        `Teacher` that another loop lets act, beside which `train` is to be called
+    :param held_out: part of the recordings that is not learned from: whole episodes, or where there are too few, the
+        last part of each. 0 for none
+    :param patience: passes without a better loss on what was held out, after which `learn` ends
+    :param watch_steps: decisions of the teacher between two passes
+    :param action_scaling: of `UnityPolicy`
+    :param stats_window_size: episodes over which the logged return of the teacher is averaged
+    :param tensorboard_log: folder for TensorBoard; None for none
+    :param policy_kwargs: of `UnityPolicy`, such as `hidden_units` and `normalize`
+    :param verbose: 0 nothing, 1 progress, 2 debugging
+    :param seed: of NumPy, torch and the environment
+    :param device: "cpu", "cuda", or "auto"
+    :raises DemonstrationError: no such recording, or one of another behavior; the message shows both, sensor by sensor
+    :raises UnityGymError: demonstrations and a teacher, or neither, or a number that makes no sense
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"UnityPolicy": UnityPolicy}
+    policy: UnityPolicy
+
+    def __init__(
+        self,
+        policy: str | type[UnityPolicy],
+        env: GymEnv | str | None = None,
+        learning_rate: float | Schedule = 1e-3,
+        batch_size: int = 64,
+        *,
+        demonstrations: Recording | None = None,
+        teacher: Any = None,
+        held_out: float = 0.1,
+        patience: int = 10,
+        watch_steps: int = 1000,
+        action_scaling: str = "unity",
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: torch.device | str = "auto",
+        _init_setup_model: bool = True,
+    ) -> None:
+        for name, number in (("batch_size", batch_size), ("patience", patience), ("watch_steps", watch_steps)):
+            if number < 1:
+                raise UnityGymError(f"{name} is at least 1; got {number}")
+        if not 0 <= held_out < 1:
+            raise UnityGymError(f"held_out is a part of the recordings, from 0 to below 1; got {held_out}")
+        self.batch_size, self.held_out_part, self.patience = batch_size, held_out, patience
+        self.watch_steps, self.action_scaling = watch_steps, action_scaling
+        self.demonstrations = demonstrations
+        super().__init__(
+            policy,  # type: ignore[arg-type]
+            env,
+            learning_rate,
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            support_multi_env=True,
+            seed=seed,
+            supported_action_spaces=ACTION_SPACES,
+        )
+        self.held_out: dict[str, float] = {}
+        """Scores of the policy on what it has not learned from; see `score`."""
+        self.columns = None if self.env is None else self._columns_of(self.env)
+        self.teacher: Teacher | None = None
+        self._expert: Expert | None = None
+        self._trained = 0  # decisions of the teacher, up to the last pass
+        if _init_setup_model:
+            if (demonstrations is None) == (teacher is None):
+                raise UnityGymError("BC learns from demonstrations or from a teacher: give one of them")
+            if teacher is not None:
+                self.teacher = self._teacher(teacher)
+            self._setup_model()
+
+    def _teacher(self, policy: Any) -> Teacher:
+        if isinstance(policy, Teacher):
+            if self.columns is None:
+                self._take_spec(policy.spec)
+            return policy
+        if not isinstance(self.env, UnityVecEnv):
+            raise UnityGymError(
+                f"a teacher acts with the agents of a UnityVecEnv (not wrapped), not with {type(self.env).__name__}: "
+                "give one as env, or a Teacher that a loop of yours lets act"
+            )
+        return Teacher(policy, self.env.table.spec, self.env.layout)
+
+    def _take_spec(self, spec: BehaviorSpec) -> None:
+        """Have the spaces of this behavior."""
+        layout = ObservationLayout(spec)
+        self.observation_space, self.action_space = layout.space, action_space(spec.action_spec)
+        self.columns = SpaceColumns(self.observation_space, self.action_space, (spec, layout))
+
+    def _setup_model(self) -> None:
+        """Build the policy, and read the recordings; gone ones, of a saved model, are missed only when it learns."""
+        self._setup_lr_schedule()
+        self.set_random_seed(self.seed)
+        shown = self.demonstrations
+        if shown is not None and self.columns is None:
+            require_recording(shown)
+            shown = shown if isinstance(shown, Demonstration) else load(Path(shown))
+            self._take_spec(shown.spec)
+        self.policy = self.policy_class(  # type: ignore[assignment]
+            self.observation_space,
+            self.action_space,
+            self.lr_schedule,
+            columns=self.columns,
+            action_scaling=self.action_scaling,
+            **self.policy_kwargs,
+        ).to(self.device)
+        self.columns = self.policy.columns
+        if shown is not None and recording_exists(shown):
+            self._expert = self._read(shown)
+
+    def _read(self, recording: Recording) -> Expert:
+        policy = self.policy
+        return Expert(recording, policy.columns.spec, policy.settings.memory_size, self.device)
+
+    def _forget(self) -> None:
+        """The student remembers nothing of its own."""
+
+    def _remember_decisions(self, table: Columns, rows: Array, actions: Array, log_probs: Array, memory: Array) -> None:
+        """The student does not learn from what it does itself."""
+
+    def _remember_outcomes(self, table: Columns) -> None:
+        """The student does not learn from what it does itself."""
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "teacher", "_expert"]
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer"], []
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        if self.env is not None:
+            return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        # As SB3 does, without an environment to reset.
+        self.start_time = time.time_ns()
+        self.ep_info_buffer, self.ep_success_buffer = deque(maxlen=self._stats_window_size), deque()
+        self.num_timesteps = 0 if reset_num_timesteps else self.num_timesteps
+        self._num_timesteps_at_start = self.num_timesteps
+        self._total_timesteps = total_timesteps = total_timesteps + self.num_timesteps
+        if not self._custom_logger:
+            self._logger = configure_logger(self.verbose, self.tensorboard_log, tb_log_name, reset_num_timesteps)
+        return total_timesteps, self._init_callback(callback, progress_bar)
+
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
+        callbacks = [*callback] if isinstance(callback, list) else [callback] if callback is not None else []
+        return super()._init_callback([*callbacks, *([_Progress()] if progress_bar else [])])
+
+    def learn(
+        self: SelfBC,
+        total_timesteps: int = 1_000_000,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "BC",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfBC:
+        """Pass over what the expert did until `total_timesteps` decisions were learned from, or sooner; see the class.
+
+        :param log_interval: passes between two lines of the log
+        :raises NotReadyError: the teacher's record is empty, and it does not record
+        """
+        total_timesteps, callback = self._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+        )
+        callback.on_training_start(locals(), globals())
+        if self.teacher is None:
+            self._learn_from_recording(total_timesteps, callback, log_interval)
+        else:
+            self._learn_from_teacher(self.teacher, total_timesteps, callback, log_interval)
+        callback.on_training_end()
+        self.policy.set_training_mode(False)
+        return self
+
+    def _learn_from_recording(self, total_timesteps: int, callback: BaseCallback, log_interval: int) -> None:
+        if self._expert is None:
+            assert self.demonstrations is not None
+            self._expert = self._read(self.demonstrations)
+        expert, policy = self._expert, self.policy
+        shown, kept = _split(expert, sequence_length(policy), self.held_out_part)
+        if policy.has_fresh_normalization:
+            policy.body.update_normalization([column[_decisions(shown)] for column in expert.observations])
+        best: dict[str, torch.Tensor] | None = None
+        waited = passes = 0
+        while self.num_timesteps < total_timesteps and waited < self.patience:
+            goes_on = self._pass(expert, shown, callback)
+            passes += 1
+            if kept is not None:
+                scores = self._score(expert, kept)
+                waited += 1
+                if best is None or scores["loss"] < self.held_out["loss"]:
+                    best, self.held_out, waited = copy.deepcopy(policy.state_dict()), scores, 0
+                self._record_scores(scores)
+            if passes % log_interval == 0:
+                self._dump()
+            if not goes_on:
+                break
+        if best is not None:
+            policy.load_state_dict(best)
+        self._set_deviations(expert, shown if kept is None else kept)
+
+    def _learn_from_teacher(
+        self, teacher: Teacher, total_timesteps: int, callback: BaseCallback, log_interval: int
+    ) -> None:
+        passes, goes_on = 0, True
+        while goes_on and self.num_timesteps < total_timesteps:
+            if self.env is not None and teacher.is_recording:
+                self._watch(teacher)
+            goes_on = self._train(teacher, callback)
+            passes += 1
+            if passes % log_interval == 0:
+                self._dump()
+
+    def train(self) -> None:
+        """One pass over what the teacher has recorded until now, for a loop that lets it act.
+
+        :raises NotReadyError: nothing is recorded
+        :raises UnityGymError: there is no teacher
+        """
+        if self.teacher is None:
+            raise UnityGymError("recordings are learned from by learn(): train() is for a teacher")
+        self._train(self.teacher, None)
+
+    def _watch(self, teacher: Teacher) -> None:
+        """Let the teacher act until it has recorded `watch_steps` more decisions."""
+        assert self._agents is not None
+        end = teacher.number + self.watch_steps
+        while teacher.number < end:
+            actions = teacher.decide(self._agents.table)
+            _, dones, infos = self._agents.step(actions)
+            teacher.observe(self._agents.table)
+            self._update_info_buffer(infos, dones)
+
+    def _train(self, teacher: Teacher, callback: BaseCallback | None) -> bool:
+        policy = self.policy
+        rollout, number = teacher.recorded(policy.settings.memory_size, self.device)
+        sequences = rollout.sequences(sequence_length(policy))
+        is_new = number >= self._trained
+        self._trained = teacher.number
+        if is_new.any():
+            policy.body.update_normalization([column[is_new] for column in rollout.observations])
+            has_new = is_new[sequences[0]].any(1)
+            newest = sequences[0][has_new], sequences[1][has_new]
+            self.held_out = self._score(rollout, newest)
+            self._record_scores(self.held_out)
+            self._set_deviations(rollout, newest)
+        return self._pass(rollout, sequences, callback)
+
+    def _pass(self, rollout: Rollout, sequences: Sequences, callback: BaseCallback | None) -> bool:
+        """Learn from each of the sequences once, in random order; False where the callback ended the training."""
+        policy = self.policy
+        policy.set_training_mode(True)
+        refresh_memory(policy, rollout)
+        decisions, valid = sequences
+        order = torch.randperm(len(decisions), device=self.device)
+        losses = []
+        for part in torch.split(order, max(self.batch_size // decisions.shape[1], 1)):
+            self._update_learning_rate(policy.optimizer)
+            batch = Batch(rollout, decisions[part], valid[part].reshape(-1))
+            loss = imitation_loss(compare(policy, batch), batch)
+            policy.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            policy.optimizer.step()
+            losses.append(loss.detach())
+            self._n_updates += 1
+            self.num_timesteps += int(valid[part].sum())
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+            if callback is not None:
+                callback.update_locals(locals())
+                if not callback.on_step():
+                    return False
+        self.logger.record("train/loss", torch.stack(losses).mean().item())
+        policy.set_training_mode(False)
+        return True
+
+    def score(self, recording: Recording) -> dict[str, float]:
+        """Compare the policy with a recording.
+
+        :return: `loss`; `accuracy`, the part of the choices that are the policy's likeliest, where there are choices;
+            `mean_absolute_error` of the continuous actions in −1…1, where there are any
+        :raises DemonstrationError: no such recording, or one of another behavior
+        """
+        expert = self._read(recording)
+        return self._score(expert, expert.sequences(sequence_length(self.policy)))
+
+    @torch.no_grad()
+    def _score(self, rollout: Rollout, sequences: Sequences) -> dict[str, float]:
+        self.policy.set_training_mode(False)
+        refresh_memory(self.policy, rollout)
+        sums: dict[str, float] = defaultdict(float)
+        for batch in _batches(rollout, sequences):
+            comparison, known = compare(self.policy, batch), len(batch) if batch.valid is None else batch.valid.sum()
+            numbers = {"loss": imitation_loss(comparison, batch)}
+            if comparison.agrees is not None:
+                numbers["accuracy"] = batch.mean(comparison.agrees.to(torch.float32))
+            if comparison.error is not None:
+                numbers["mean_absolute_error"] = batch.mean(comparison.error.abs())
+            for name, number in numbers.items():
+                sums[name] += number.item() * int(known)
+        count = int(sequences[1].sum())
+        return {name: total / count for name, total in sums.items()}
+
+    @torch.no_grad()
+    def _set_deviations(self, rollout: Rollout, sequences: Sequences) -> None:
+        """Let the deviations be the root of the mean squared error, of raw numbers."""
+        squares = [
+            comparison.error[batch.valid].square()
+            for batch in _batches(rollout, sequences)
+            if (comparison := compare(self.policy, batch)).error is not None
+        ]
+        if squares:
+            scale = CONTINUOUS_LIMIT if self.action_scaling == "unity" else 1.0
+            deviations = torch.cat(squares).mean(0).sqrt() * scale
+            self.policy.head.log_std.copy_(deviations.clamp(min=_LEAST_DEVIATION).log())
+
+    def _record_scores(self, scores: Mapping[str, float]) -> None:
+        for name, number in scores.items():
+            self.logger.record(f"held_out/{name}", number)
+
+    def _dump(self) -> None:
+        if self.ep_info_buffer:
+            self.logger.record("rollout/ep_rew_mean", np.mean([info["r"] for info in self.ep_info_buffer]))
+        seconds = (time.time_ns() - self.start_time) / 1e9
+        self.logger.record("time/time_elapsed", int(seconds), exclude="tensorboard")
+        self.logger.record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.dump(self.num_timesteps)
+
+
+class _Progress(ProgressBarCallback):
+    """A progress bar of decisions that were learned from."""
+
+    def _on_step(self) -> bool:
+        self.pbar.update(self.num_timesteps - self.model._num_timesteps_at_start - self.pbar.n)
+        return True
+
+
+def _split(rollout: Rollout, length: int, part: float) -> tuple[Sequences, Sequences | None]:
+    """What to learn from and what to hold out (None for none), in sequences of `length` decisions."""
+    decisions, valid = rollout.sequences(length)
+    trajectory = rollout.trajectory[decisions[:, 0]]
+    n = len(rollout.lengths)
+    if part * n >= 1:
+        chosen = torch.randperm(n, device=trajectory.device)[: round(part * n)]
+        is_held = torch.isin(trajectory, chosen)
+    else:
+        lengths = torch.from_numpy(rollout.lengths).to(trajectory)
+        first = lengths.cumsum(0) - lengths
+        is_held = decisions[:, 0] - first[trajectory] >= (1 - part) * lengths[trajectory]
+    if not is_held.any() or is_held.all():
+        return (decisions, valid), None
+    return (decisions[~is_held], valid[~is_held]), (decisions[is_held], valid[is_held])
+
+
+def _decisions(sequences: Sequences) -> torch.Tensor:
+    """The decisions of sequences, without what fills them up."""
+    return sequences[0][sequences[1]]
+
+
+def _batches(rollout: Rollout, sequences: Sequences) -> Iterator[Batch]:
+    """Sequences in order, some thousand decisions at a time."""
+    decisions, valid = sequences
+    size = max(_CHUNK // decisions.shape[1], 1)
+    for part, known in zip(torch.split(decisions, size), torch.split(valid, size), strict=True):
+        yield Batch(rollout, part, known.reshape(-1))
