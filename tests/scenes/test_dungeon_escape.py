@@ -255,3 +255,42 @@ def test_nobody_walks_through_walls_pillars_door_and_portal(held) -> None:
         for pillar in range(5, 9):
             px, _, pz = scene.shapes.center[:, 0, pillar]
             assert (np.maximum(np.abs(x - px), np.abs(z - pz)) > 0.7).all()
+
+
+def escape(scene: DungeonEscape, rows: Array, rng: np.random.Generator) -> list[int]:
+    """The first agent alive walks to the dragon; when it is dead, the living walk to the key, then to the door.
+
+    Chance leads them around what stands in their way.
+    """
+    shapes = scene.shapes
+    choices = []
+    for row in rows:
+        area, agent = divmod(int(row), 3)
+        alive = np.flatnonzero(scene.agents.enabled[3 * area : 3 * area + 3])
+        if shapes.visible[area, shapes.index("dragon")]:
+            goal = "dragon" if agent == alive[0] else ""
+        elif shapes.visible[area, shapes.index("key")]:
+            goal = "key" if agent == alive[0] else ""
+        else:
+            goal = "lock" if scene.has_key[area, agent] else ""
+        if not goal or rng.random() < 0.2:
+            choices.append(int(rng.integers(7)) if goal else NOTHING)
+            continue
+        x, _, z = shapes.center[:, area, shapes.index(goal)] - shapes.center[:, area, agent]
+        off = (np.degrees(np.arctan2(x, z) - shapes.yaw[area, agent]) + 180) % 360 - 180
+        choices.append(FORWARD if abs(off) < 15 else 3 if off > 0 else 4)
+    return choices
+
+
+def test_who_sacrifices_one_escapes() -> None:
+    with held_scene(DungeonEscape, areas=12) as (env, scene):
+        rng, won, lost = np.random.default_rng(0), 0, 0
+        for _ in range(150):
+            rows = {int(number): row for row, number in enumerate(scene.agents.id)}
+            decisions, terminals = env.get_steps(NAME)
+            groups, first = np.unique(terminals.group_id, return_index=True)
+            whole = np.array([(terminals.group_id == group).sum() > 1 for group in groups], bool)
+            won += int((whole & (terminals.group_reward[first] == 1)).sum())
+            lost += int((whole & (terminals.group_reward[first] == 0)).sum())
+            step(env, *escape(scene, np.array([rows[number] for number in decisions.agent_id.tolist()], int), rng))
+    assert won > max(5, 2 * lost)
