@@ -7,6 +7,7 @@ from sb3_ext.onnx_policy import OnnxPolicy
 from sb3_ext.poca import POCA
 from sb3_ext.ppo import PPO, SB3_MEANINGS
 from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic
+from sb3_ext.sac import SAC
 from sb3_ext.vec_env import UnityVecEnv
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "POCA",
     "PPO",
     "RND",
+    "SAC",
     "SB3_MEANINGS",
     "BehavioralCloning",
     "Curiosity",

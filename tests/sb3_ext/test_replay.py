@@ -1,0 +1,247 @@
+"""The replay buffer: every transition is one agent's own, whatever the rhythm in which agents decide and end."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sb3_ext.replay import ReplayBuffer
+from unity_gym.errors import UnityGymError
+
+
+class Table:
+    """Agents that decide and end at random; what they see tells the row, the episode and the tick."""
+
+    def __init__(self, rows: int, seed: int = 0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.tick = 0
+        self.episode = np.zeros(rows, np.int64)
+        self.observations = [np.zeros((rows, 3), np.float32), np.zeros((rows, 1, 2, 2), np.uint8)]
+        self.final_observations = [column.copy() for column in self.observations]
+        self.reward, self.group_reward = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
+        self.decided, self.terminated, self.truncated = (np.zeros(rows, bool) for _ in range(3))
+        self.action_mask = np.zeros((rows, 3), bool)
+        self.step()
+
+    def __len__(self) -> int:
+        return len(self.decided)
+
+    def see(self, columns: list[np.ndarray], rows: np.ndarray) -> None:
+        columns[0][rows] = np.stack([rows, self.episode[rows], np.full(len(rows), self.tick)], 1)
+        columns[1][rows] = self.rng.integers(0, 256, (len(rows), 1, 2, 2))
+
+    def step(self) -> None:
+        self.tick += 1
+        chance = self.rng.random(len(self))
+        self.terminated, self.truncated = chance < 0.08, (chance > 0.08) & (chance < 0.16)
+        ends = self.terminated | self.truncated
+        self.see(self.final_observations, np.flatnonzero(ends))
+        self.episode += ends
+        self.decided = self.rng.random(len(self)) < np.linspace(1, 0.3, len(self))
+        rows = np.flatnonzero(self.decided)
+        self.see(self.observations, rows)
+        self.action_mask[rows] = self.rng.random((len(rows), 3)) < 0.5
+        self.reward[:], self.group_reward[:] = self.rng.normal(size=(2, len(self)))
+
+
+class Log:
+    """The same transitions, one by one."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, dict[str, Any]] = {}
+        self.closed: list[dict[str, Any]] = []
+
+    def decide(self, table: Table, rows: np.ndarray, actions: np.ndarray) -> None:
+        for row, action in zip(rows.tolist(), actions, strict=True):
+            self.open[row] = {
+                "observation": [column[row].copy() for column in table.observations],
+                "mask": table.action_mask[row].copy(),
+                "action": action,
+            }
+
+    def observe(self, table: Table) -> None:
+        ends = table.terminated | table.truncated
+        for row in [row for row in self.open if table.decided[row] or ends[row]]:
+            after = table.final_observations if ends[row] else table.observations
+            self.closed.append(
+                self.open.pop(row)
+                | {
+                    "next": [column[row].copy() for column in after],
+                    "next_mask": np.ones(3, bool) if ends[row] else table.action_mask[row].copy(),
+                    "reward": table.reward[row],
+                    "group_reward": table.group_reward[row],
+                    "terminated": table.terminated[row],
+                }
+            )
+
+
+def fill(buffer: ReplayBuffer, steps: int, rows: int = 5, table: Table | None = None) -> Log:
+    table = table or Table(rows)
+    log, rng = Log(), np.random.default_rng(1)
+    for _ in range(steps):
+        deciding = np.flatnonzero(table.decided)
+        actions = rng.normal(size=(len(deciding), 2)).astype(np.float32)
+        memory = table.observations[0][deciding, 2:].repeat(buffer.memory_size, 1)
+        buffer.decide(table, deciding, actions, memory)
+        log.decide(table, deciding, actions)
+        table.step()
+        buffer.observe(table)
+        log.observe(table)
+    return log
+
+
+def transitions(buffer: ReplayBuffer) -> list[dict[str, Any]]:
+    """All that can be drawn."""
+    batch = buffer.sample(200 * len(buffer))
+    valid = torch.ones(len(batch), dtype=torch.bool) if batch.valid is None else batch.valid
+    columns = {
+        "action": batch.actions,
+        "mask": batch.action_masks,
+        "next_mask": batch.next_action_masks,
+        "reward": batch.rewards,
+        "group_reward": batch.group_rewards,
+        "terminated": batch.terminated,
+    }
+    found = {}
+    for index in torch.nonzero(valid).squeeze(1).tolist():
+        one = {name: column[index].numpy() for name, column in columns.items()}
+        one["observation"] = [column[index].numpy() for column in batch.observations]
+        one["next"] = [column[index].numpy() for column in batch.next_observations]
+        found[tuple(one["observation"][0].tolist())] = one
+    return [found[key] for key in sorted(found)]
+
+
+@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("size", [60, 10_000])
+def test_what_can_be_drawn_are_the_newest_transitions_of_each_agent(length: int, size: int) -> None:
+    buffer = ReplayBuffer(size * length, length, memory_size=2)
+    log = fill(buffer, 60)
+    found = transitions(buffer)
+    assert len(found) == len(buffer)
+    assert buffer.seen == len(log.closed)
+    known = {tuple(one["observation"][0].tolist()): one for one in log.closed}
+    if size == 10_000:
+        assert len(found) == len(log.closed)
+    else:
+        assert len(found) < len(log.closed)
+        newest = sorted(known, key=lambda seen: seen[2])[-30:]
+        assert set(newest) <= {tuple(one["observation"][0].tolist()) for one in found}
+    for one in found:
+        expected = known[tuple(one["observation"][0].tolist())]
+        for name, value in expected.items():
+            for mine, theirs in zip(
+                *([one[name], value] if isinstance(value, list) else [[one[name]], [value]]), strict=True
+            ):
+                np.testing.assert_array_equal(mine, theirs, err_msg=name)
+
+
+def test_sequences_are_of_one_episode_without_gaps_and_begin_with_their_memory() -> None:
+    buffer = ReplayBuffer(400, 4, memory_size=2)
+    fill(buffer, 200)
+    batch = buffer.sample(4000)
+    places = batch.observations[0].view(-1, 4, 3)
+    following = batch.next_observations[0].view(-1, 4, 3)
+    assert batch.valid is not None
+    valid = batch.valid.view(-1, 4)
+    assert valid[:, 0].all()
+    assert set(valid.sum(1).tolist()) == {1, 2, 3, 4}
+    assert (valid[:, :-1] >= valid[:, 1:]).all()  # filled up at their ends only
+    within = valid[:, 1:]
+    assert (places[:, 1:] == following[:, :-1])[within].all()
+    assert (places[:, 1:, :2] == places[:, :1, :2])[within].all()
+    assert torch.equal(batch.memory, places[:, 0, 2:].repeat(1, 2))
+    x = torch.arange(len(batch), dtype=torch.float32)
+    assert batch.mean(x) == x[batch.valid].mean()
+    assert torch.equal(batch.states[0].view(-1, 5, 3)[:, :-1], places)
+
+
+def test_an_agent_that_waits_long_keeps_its_place() -> None:
+    buffer = ReplayBuffer(8)
+    table = Table(4)
+    table.decided[:] = True
+    table.terminated[:] = table.truncated[:] = False
+    buffer.decide(table, np.arange(4), np.zeros((4, 2), np.float32), np.zeros((4, 0), np.float32))
+    waiting = table.observations[0][3].copy()
+    for _ in range(20):
+        table.decided[:] = [True, True, True, False]
+        table.see(table.observations, np.arange(3))
+        buffer.observe(table)
+        buffer.decide(table, np.arange(3), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
+    table.decided[:] = True
+    table.reward[3] = 7
+    buffer.observe(table)
+    batch = buffer.sample(200)
+    mine = (batch.observations[0] == torch.from_numpy(waiting)).all(1)
+    assert mine.any()
+    assert (batch.rewards[mine] == 7).all()
+
+
+def test_what_goes_on_after_a_cut_does_not_follow_from_what_was_before() -> None:
+    buffer = ReplayBuffer(400, 4)
+    table = Table(3)
+    before = fill(buffer, 20, table=table)
+    buffer.cut()
+    table.step()
+    after = fill(buffer, 20, table=table)
+    assert len(buffer) == len(before.closed) + len(after.closed)
+    assert len(transitions(buffer)) == len(buffer)
+
+
+def test_too_many_agents_for_the_buffer_are_refused() -> None:
+    table = Table(5)
+    table.decided[:] = True
+    with pytest.raises(UnityGymError, match="buffer_size at least 40"):
+        ReplayBuffer(32, 4).decide(table, np.arange(5), np.zeros((5, 2), np.float32), np.zeros((5, 0), np.float32))
+
+
+@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("size", [60, 200, 20])
+def test_a_saved_buffer_goes_on(length: int, size: int) -> None:
+    buffer = ReplayBuffer(60 * length, length, memory_size=2)
+    fill(buffer, 50)
+    file = io.BytesIO()
+    buffer.save(file)
+    file.seek(0)
+    loaded = ReplayBuffer(size * length, length, memory_size=2)
+    shapes = loaded.load(file)
+    assert shapes["observation_1"] == (1, 2, 2)
+    assert shapes["action"] == (2,)
+    assert loaded.seen == buffer.seen
+    buffer.cut()
+    before, after = transitions(buffer), transitions(loaded)
+    assert len(after) == len(loaded)
+    if size < 60:
+        assert 0 < len(after) < len(before)
+        newest = max(one["observation"][0][2] for one in before)
+        assert newest in {one["observation"][0][2] for one in after}
+    else:
+        np.testing.assert_equal(after, before)
+    for other in (buffer, loaded) if size == 60 else ():
+        np.random.seed(0)  # noqa: NPY002
+        fill(other, 30, table=Table(5, seed=3))
+    if size == 60:
+        np.random.seed(0)  # noqa: NPY002
+        mine = loaded.sample(40)
+        np.random.seed(0)  # noqa: NPY002
+        theirs = buffer.sample(40)
+        assert torch.equal(mine.observations[0], theirs.observations[0])
+        assert torch.equal(mine.rewards, theirs.rewards)
+
+
+def test_a_file_that_is_no_such_buffer_is_refused() -> None:
+    file = io.BytesIO()
+    np.savez(file, columns=np.zeros(3))
+    file.seek(0)
+    with pytest.raises(ValueError, match="no replay buffer"):
+        ReplayBuffer(10).load(file)
+    filled = ReplayBuffer(100, 4, memory_size=2)
+    fill(filled, 5)
+    file = io.BytesIO()
+    filled.save(file)
+    file.seek(0)
+    with pytest.raises(ValueError, match="4 decisions long with 2 numbers"):
+        ReplayBuffer(100).load(file)
