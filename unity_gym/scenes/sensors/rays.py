@@ -126,52 +126,65 @@ def sphere_casts(
     :param visible: bool (k, n), of which the others are not there
     :return: (k, rays, n), share of the path; inf where a box is not met within it or overlaps the sphere at its start
     """
-    apart = start[..., np.newaxis] - center  # 3, k, n
+    x, y, z = start[..., np.newaxis] - center  # k, n
     reach = radius + rounding
-    circle = np.where(visible, np.hypot(half[0], half[2]) + reach, -np.inf)[:, np.newaxis]
-    length = np.hypot(path[0], path[2])
+    circle = np.where(visible, np.sqrt(half[0] ** 2 + half[2] ** 2) + reach, -np.inf)[:, np.newaxis]
+    length = np.sqrt(path[0] ** 2 + path[2] ** 2)
     ahead_x, ahead_z = path[::2] / np.maximum(length, 1e-12)
-    level = np.stack([apart[0], apart[2]], axis=1)  # k, 2, n
-    ahead = np.stack([ahead_x, ahead_z], axis=2) @ level
-    aside = np.stack([-ahead_z, ahead_x], axis=2) @ level
+    turns = np.array([[ahead_x, ahead_z], [-ahead_z, ahead_x]]).transpose(0, 2, 3, 1)  # 2, k, rays, 2
+    ahead, aside = turns @ np.array([x, z]).transpose(1, 0, 2)  # k, rays, n
     near = (np.abs(aside) <= circle) & (ahead <= circle) & (ahead + circle >= -length[..., np.newaxis])
 
-    fractions = np.full(near.shape, np.inf)
-    agent, ray, box = np.nonzero(near)
-    cos, sin = np.cos(yaw)[agent, box], np.sin(yaw)[agent, box]
-    (origin_x, y, origin_z), (path_x, path_y, path_z) = apart[:, agent, box], path[:, agent, ray]
-    origin = np.stack([cos * origin_x - sin * origin_z, y, sin * origin_x + cos * origin_z])
-    step = np.stack([cos * path_x - sin * path_z, path_y, sin * path_x + cos * path_z])
+    # From here on one column a path and a box that it may hit, in the axes of the box.
+    n = near.shape[2]
+    lines = np.flatnonzero(near)
+    rays = lines // n
+    boxes = rays // near.shape[1] * n + lines % n
+    cos, sin = np.cos(yaw), np.sin(yaw)
+    columns = np.array([cos * x - sin * z, y, sin * x + cos * z, *half, reach, cos, sin]).reshape(9, -1)[:, boxes]
+    origin, half, reach, cos, sin = columns[:3], columns[3:6], columns[6], columns[7], columns[8]
+    x, y, z = path.reshape(3, -1)[:, rays]
+    step = np.array([cos * x - sin * z, y, sin * x + cos * z])
     step[np.abs(step) < 1e-12] = 1e-12
-    half, reach = half[:, agent, box], reach[agent, box]
     grown = (half + reach) / np.abs(step)
     middle = -origin / step
-    t = np.maximum((middle - grown).max(axis=0), 0)
-    possible = np.flatnonzero((t <= (middle + grown).min(axis=0)) & (t <= 1))
+    entry = np.maximum((middle - grown).max(axis=0), 0)
+    possible = np.flatnonzero((entry <= (middle + grown).min(axis=0)) & (entry <= 1))
+    lines = lines[possible]
+    columns = np.concatenate([half, step, origin, [reach, entry]]).take(possible, axis=1)
 
-    agent, ray, box, t, reach = (column[possible] for column in (agent, ray, box, t, reach))
-    half, step, origin = (column[:, possible] for column in (half, step, origin))
+    half, step, origin, reach, t = _cast_columns(columns)
     outside = np.maximum(np.abs(origin) - half, 0)
-    distance = np.sqrt((outside * outside).sum(axis=0))
-    leaving = (outside * np.sign(origin) * step).sum(axis=0) >= -1e-9 * distance
+    distance = np.sqrt(_dot(outside, outside))
+    leaving = _dot(np.copysign(outside, origin), step) >= -1e-9 * distance
     met = (distance >= reach - _TOUCH) & ~((distance < reach + _TOUCH) & leaving)
-    fractions[agent, ray, box] = np.where(met, t, np.inf)
 
     # Where the slab test found a face, Newton's method has nothing left to do.
-    rows = np.flatnonzero(met)
+    fractions = np.full(near.size, np.inf)
+    columns, lines = columns[:, met], lines[met]
+    fractions[lines] = columns[-1]
     for _ in range(_NEWTON_STEPS):
-        half, step, origin, reach, t = half[:, rows], step[:, rows], origin[:, rows], reach[rows], t[rows]
-        agent, ray, box = agent[rows], ray[rows], box[rows]
+        half, step, origin, reach, t = _cast_columns(columns)
         place = origin + t * step
         outside = np.maximum(np.abs(place) - half, 0)
-        excess = (outside * outside).sum(axis=0) - reach * reach
-        slope = 2 * (outside * np.sign(place) * step).sum(axis=0)
-        missed = (excess > _CLOSE) & (slope >= 0)
-        fractions[agent[missed], ray[missed], box[missed]] = np.inf
-        rows = np.flatnonzero((excess > _CLOSE) & (slope < 0))
+        excess = _dot(outside, outside) - reach * reach
+        slope = 2 * _dot(np.copysign(outside, place), step)
+        far = excess > _CLOSE
+        fractions[lines[far & (slope >= 0)]] = np.inf
+        rows = np.flatnonzero(far & (slope < 0))
         if not len(rows):
             break
-        t[rows] -= excess[rows] / slope[rows]
-        fractions[agent[rows], ray[rows], box[rows]] = t[rows]
+        columns, lines = columns.take(rows, axis=1), lines[rows]
+        columns[-1] -= excess[rows] / slope[rows]
+        fractions[lines] = columns[-1]
     fractions[fractions > 1] = np.inf
-    return fractions
+    return np.asarray(fractions.reshape(near.shape))
+
+
+def _cast_columns(columns: Array) -> tuple[Array, Array, Array, Array, Array]:
+    """Half edges, steps and origins (3, m), reaches and shares of the path (m)."""
+    return columns[:3], columns[3:6], columns[6:9], columns[9], columns[10]
+
+
+def _dot(first: Array, second: Array) -> Array:
+    return np.asarray(np.einsum("cm,cm->m", first, second))
