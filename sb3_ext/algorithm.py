@@ -19,6 +19,7 @@ from torch import nn
 
 from sb3_ext.agents import Agents, Columns, SpaceColumns, UnityAgents, VecEnvAgents
 from sb3_ext.export import export_onnx
+from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.reward_signals import Extrinsic, RewardSignal
 from sb3_ext.vec_env import UnityVecEnv
@@ -63,6 +64,7 @@ class UnityAlgorithm(BaseAlgorithm):
     policy: AgentPolicy
     reward_signals: list[RewardSignal]
     signals: nn.ModuleDict
+    cloning: BehavioralCloning | None
     columns: SpaceColumns | None
     """Observations and actions of the environment, in the form of the networks."""
     _agents: Agents | None = None
@@ -103,6 +105,12 @@ class UnityAlgorithm(BaseAlgorithm):
             mine.setup(self.columns.spec)
             self.signals[signal.name] = mine
         self.signals.to(self.device)
+
+    def _set_up_cloning(self, given: BehavioralCloning | None, batch_size: int) -> None:
+        """Let the algorithm's own copy of what the user gave take the actor."""
+        self.cloning = None if given is None else copy.copy(given)
+        if self.cloning is not None:
+            self.cloning.setup(self.policy, self.lr_schedule(1), batch_size)
 
     def _signals(self) -> list[RewardSignal]:
         return [signal for signal in self.signals.values() if isinstance(signal, RewardSignal)]

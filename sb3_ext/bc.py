@@ -246,7 +246,7 @@ class BC(UnityAlgorithm):
         self.watch_steps, self.action_scaling = watch_steps, action_scaling
         self.demonstrations = demonstrations
         super().__init__(
-            policy,  # type: ignore[arg-type]
+            policy,
             env,
             learning_rate,
             policy_kwargs=policy_kwargs,

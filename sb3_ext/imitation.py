@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
@@ -88,9 +87,9 @@ def refresh_memory(policy: AgentPolicy, rollout: Rollout) -> None:
 class BehavioralCloning:
     """Moves the actor of an algorithm towards what an expert recorded, after each update of the algorithm.
 
-    The algorithm takes its own from `cloning`, calls `update` after each of its own updates, and saves `state_dict`.
-    The loss is `imitation_loss`; an Adam of its own changes the actor, never the critic (but for a body that they
-    share). The actor's memory in the recording is computed with its present weights.
+    The algorithm takes a shallow copy, calls `setup` once and `update` after each of its own updates, and saves
+    `state_dict`. The loss is `imitation_loss`; an Adam of its own changes the actor, never the critic (but for a body
+    that they share). The actor's memory in the recording is computed with its present weights.
 
     :param demonstrations: a `.demo` file, a folder of them, or a loaded recording of the behavior
     :param strength: factor of the learning rate
@@ -191,22 +190,11 @@ class BehavioralCloning:
         self.optimizer.load_state_dict(state)
 
 
-def cloning(
-    demonstrations: Recording | BehavioralCloning | None, policy: AgentPolicy, learning_rate: float, batch_size: int
-) -> BehavioralCloning | None:
-    """The part of an algorithm that learns from `demonstrations`, ready to update.
+def checked_cloning(demonstrations: Recording | BehavioralCloning | None) -> BehavioralCloning | None:
+    """How an algorithm is to learn from what the user gave: from a recording, with Unity's defaults.
 
-    :param demonstrations: what the user gave: a recording for Unity's defaults, or how to learn from one; None for none
-    :param policy: of the algorithm, on its device
-    :param learning_rate: the first one of the algorithm
-    :param batch_size: of the algorithm
-    :raises DemonstrationError: the recording cannot be read, or does not fit the behavior
+    :raises DemonstrationError: there is no such recording
     """
-    if demonstrations is None:
-        return None
-    if isinstance(demonstrations, BehavioralCloning):
-        mine = copy.copy(demonstrations)
-    else:
-        mine = BehavioralCloning(demonstrations)
-    mine.setup(policy, learning_rate, batch_size)
-    return mine
+    if demonstrations is None or isinstance(demonstrations, BehavioralCloning):
+        return demonstrations
+    return BehavioralCloning(demonstrations)

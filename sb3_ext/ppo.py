@@ -24,7 +24,7 @@ from sb3_ext.agents import Columns
 from sb3_ext.algorithm import ACTION_SPACES, UnityAlgorithm, checked_signals, schedule
 from sb3_ext.experience import Batch, Experience, Rollout, advantages
 from sb3_ext.expert import Recording
-from sb3_ext.imitation import BehavioralCloning, cloning
+from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.policies import UnityPolicy
 from sb3_ext.reward_signals import RewardSignal
 from unity_gym.errors import UnityGymError, UnknownNameError
@@ -172,7 +172,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.buffer_size, self.batch_size, self.n_epochs = buffer_size, batch_size, n_epochs
         self.time_horizon, self.clip_range, self.clip_value = time_horizon, clip_range, clip_value
         self.target_kl, self.action_scaling, self.second_critic = target_kl, action_scaling, second_critic
-        self.threaded, self.demonstrations = threaded, demonstrations
+        self.threaded, self.demonstrations = threaded, checked_cloning(demonstrations)
         self.reward_signals = checked_signals(reward_signals)
         super().__init__(
             policy,  # type: ignore[arg-type]
@@ -226,7 +226,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
                 f"{self.batch_size}"
             )
         self._set_up_signals()
-        self.cloning = cloning(self.demonstrations, self.policy, self.lr_schedule(1), self.batch_size)
+        self._set_up_cloning(self.demonstrations, self.batch_size)
         self.rollout_buffer = Experience(self.time_horizon, self.policy.memory_size)
 
     def collect_rollouts(

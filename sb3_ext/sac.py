@@ -20,7 +20,7 @@ from sb3_ext.agents import Columns
 from sb3_ext.algorithm import ACTION_SPACES, UnityAlgorithm, checked_signals, schedule
 from sb3_ext.distributions import SquashedActions
 from sb3_ext.expert import Recording
-from sb3_ext.imitation import BehavioralCloning, cloning
+from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.replay import ReplayBatch, ReplayBuffer
 from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.sac_policy import UnitySACPolicy
@@ -122,7 +122,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                 f"buffer_size {buffer_size} does not hold a batch of {batch_size}: give more, or a smaller batch"
             )
         self.init_entcoef, self.learning_rate_schedule = init_entcoef, learning_rate_schedule
-        self.demonstrations, self.reward_signals = demonstrations, checked_signals(reward_signals)
+        self.demonstrations, self.reward_signals = checked_cloning(demonstrations), checked_signals(reward_signals)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                 f"a minibatch holds whole sequences: sequence_length {length} is more than batch_size {self.batch_size}"
             )
         self._set_up_signals()
-        self.cloning = cloning(self.demonstrations, self.policy, self.lr_schedule(1), self.batch_size)
+        self._set_up_cloning(self.demonstrations, self.batch_size)
         device, signals = self.device, self._signals()
         self._gamma = torch.tensor([signal.gamma for signal in signals], device=device)
         self._strength = torch.tensor([signal.strength for signal in signals], device=device)

@@ -1,0 +1,240 @@
+"""Behavioral cloning beside another algorithm: its loss against a float64 reference, what it changes, and its life."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.logger import configure
+
+from sb3_ext import PPO, BehavioralCloning, UnityVecEnv
+from sb3_ext.agents import SpaceColumns
+from sb3_ext.expert import Expert
+from sb3_ext.imitation import compare, imitation_loss, refresh_memory
+from sb3_ext.policies import AgentPolicy, UnityPolicy
+from sb3_ext.sac_policy import UnitySACPolicy
+from unity_gym.demonstrations import Demonstration, DemonstrationWriter, load
+from unity_gym.errors import DemonstrationError, UnityGymError
+from unity_gym.spaces import ObservationLayout, action_space
+from unity_gym.specs import ActionSpec, ActionTuple, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+
+SENSORS = [
+    ObservationSpec((size,), (DimensionProperty.NONE,), ObservationType.DEFAULT, name)
+    for name, size in (("place", 3), ("wind", 2))
+]
+ACTIONS = {"continuous": ActionSpec(2, ()), "branches": ActionSpec(0, (3, 2)), "hybrid": ActionSpec(2, (3, 2))}
+LENGTHS = (7, 1, 12, 4)
+
+
+def write(path: Path, action: ActionSpec, lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> Path:
+    """A recording of random decisions; the masks forbid some choices, now and then also what the expert chose."""
+    spec = BehaviorSpec(SENSORS, action)
+    rng = np.random.default_rng(seed)
+    with DemonstrationWriter(path, "Toy", spec) as writer:
+        for length in lengths:
+            for step in range(length + 1):
+                ended = step == length
+                chosen = spec.action_spec.random_action(1, rng)
+                writer.add(
+                    [rng.normal(size=sensor.shape).astype(np.float32) for sensor in SENSORS],
+                    None if ended else ActionTuple(1.4 * chosen.continuous, chosen.discrete),
+                    terminated=ended,
+                    action_mask=rng.random(sum(action.discrete_branches)) < 0.7,
+                )
+    return path
+
+
+def make_policy(kind: type[AgentPolicy], action: ActionSpec, **options: Any) -> Any:
+    spec = BehaviorSpec(SENSORS, action)
+    layout = ObservationLayout(spec)
+    space = action_space(action)
+    columns = SpaceColumns(layout.space, space, (spec, layout))
+    torch.manual_seed(0)
+    return kind(layout.space, space, lambda _: 1e-3, columns=columns, hidden_units=16, **options)  # type: ignore[call-arg]
+
+
+def reference(policy: AgentPolicy, shown: Demonstration, scale: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Squared errors (n, continuous) and log π (n, branches) in float64, decision by decision."""
+    policy = copy.deepcopy(policy).double()
+    spec = shown.spec.action_spec
+    outputs: list[list[np.ndarray]] = []
+    for first, after in shown.episodes:
+        memory = torch.zeros((1, policy.settings.memory_size), dtype=torch.float64)
+        for row in range(first, after):
+            columns = [torch.from_numpy(column[row : row + 1]).double() for column in shown.observations]
+            with torch.no_grad():
+                features, memory = policy.body(columns, memory)
+                mean, _, logits = policy.head(features)
+            outputs.append([np.zeros(0) if part is None else part.numpy()[0] for part in (mean, logits)])
+    means, logits = (np.stack(parts) for parts in zip(*outputs, strict=True))
+    errors = (scale(means) - np.clip(shown.actions.continuous, -1, 1)) ** 2
+    log_probs = []
+    for index, part in enumerate(np.split(np.arange(logits.shape[1]), np.cumsum(spec.discrete_branches)[:-1])):
+        if len(part):
+            choice = shown.actions.discrete[:, index]
+            allowed = shown.action_masks[:, part] | (np.arange(len(part)) == choice[:, None])
+            weight = np.where(allowed, np.exp(logits[:, part]), 0)
+            log_probs.append(np.log(weight[np.arange(len(weight)), choice] / weight.sum(1)))
+    return errors, np.array(log_probs).T
+
+
+@pytest.mark.parametrize("memory", [0, 8])
+@pytest.mark.parametrize("kind", ["unity", "clip", "tanh"])
+@pytest.mark.parametrize("actions", ACTIONS)
+def test_the_loss_agrees_with_a_float64_reference(tmp_path: Path, actions: str, kind: str, memory: int) -> None:
+    action = ACTIONS[actions]
+    shown = load(write(tmp_path / "toy.demo", action))
+    network = {"memory_size": memory, "sequence_length": 5, "normalize": True}
+    if kind == "tanh":
+        policy = make_policy(UnitySACPolicy, action, **network)
+    else:
+        policy = make_policy(UnityPolicy, action, action_scaling=kind, **network)
+    expert = Expert(shown, shown.spec, memory)
+    policy.body.update_normalization(expert.observations)
+    refresh_memory(policy, expert)
+    errors, log_probs = reference(
+        policy, shown, {"unity": lambda mean: mean / 3, "clip": lambda mean: mean, "tanh": np.tanh}[kind]
+    )
+    if action.discrete_size:
+        assert not np.take_along_axis(
+            shown.action_masks, shown.actions.discrete + np.array([0, 3]), 1
+        ).all()  # the mask forbids some of what was done
+    for batch in expert.shuffled(10, 5 if memory else 1, drop_last=False):
+        rows = (batch.index if batch.valid is None else batch.index[batch.valid]).numpy()
+        expected = (errors[rows].mean() if action.continuous_size else 0) - (
+            log_probs[rows].mean() if action.discrete_size else 0
+        )
+        assert imitation_loss(compare(policy, batch), batch).item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_mask_takes_forbidden_choices_out_of_the_loss(tmp_path: Path) -> None:
+    shown = load(write(tmp_path / "toy.demo", ACTIONS["branches"]))
+    policy = make_policy(UnityPolicy, shown.spec.action_spec)
+    with torch.no_grad():
+        policy.head.logits.bias[2] = 9  # it would choose this, where it may
+    expert = Expert(shown, shown.spec)
+    (batch,) = expert.in_order(100)
+    comparison = compare(policy, batch)
+    choice, may = shown.actions.discrete[:, 0], shown.action_masks[:, 2]
+    assert comparison.log_probs is not None
+    assert comparison.agrees is not None
+    assert (comparison.log_probs[(choice != 2) & may, 0] < -5).all()
+    assert (comparison.log_probs[(choice != 2) & ~may, 0] > -5).all()
+    assert comparison.agrees[choice == 2, 0].all()
+
+
+def test_an_update_moves_the_actor_alone_and_by_the_numbers_that_it_was_given(tmp_path: Path) -> None:
+    shown = load(write(tmp_path / "toy.demo", ACTIONS["hybrid"]))
+    policy = make_policy(UnityPolicy, shown.spec.action_spec)
+    cloning = BehavioralCloning(
+        shown, strength=0.5, steps=1000, learning_rate=4e-3, n_epochs=2, batch_size=5, samples_per_update=11
+    )
+    cloning.setup(policy, 1.0, 99)
+    before = copy.deepcopy(policy.state_dict())
+    losses = [cloning.update(steps)["loss"].item() for steps in range(0, 1000, 10)]
+    assert losses[-1] < losses[0] - 0.1
+    assert {int(state["step"]) for state in cloning.optimizer.state.values()} == {100 * 2 * 2}
+    changed = {
+        name.partition(".")[0] for name, value in policy.state_dict().items() if not torch.equal(before[name], value)
+    }
+    assert changed == {"body", "head"}
+    assert torch.equal(before["head.log_std"], policy.head.log_std)
+    assert [cloning.learning_rate_at(steps) for steps in (0, 250, 1000, 2000)] == pytest.approx([2e-3, 1.5e-3, 0, 0])
+    end = copy.deepcopy(policy.state_dict())
+    assert cloning.update(1000) == {}
+    assert all(torch.equal(end[name], value) for name, value in policy.state_dict().items())
+
+
+def test_without_numbers_of_its_own_it_takes_the_algorithms_and_goes_on_for_ever(tmp_path: Path) -> None:
+    shown = load(write(tmp_path / "toy.demo", ACTIONS["branches"]))
+    cloning = BehavioralCloning(shown, strength=0.5)
+    cloning.setup(make_policy(UnityPolicy, shown.spec.action_spec), 1e-2, 8)
+    assert cloning.learning_rate_at(10**9) == 5e-3
+    cloning.update(10**9)
+    assert {int(state["step"]) for state in cloning.optimizer.state.values()} == {3 * 3}  # 3 passes over 24 decisions
+
+
+def test_a_cloned_policy_acts_at_the_demonstrated_size(tmp_path: Path) -> None:
+    spec = BehaviorSpec(SENSORS, ActionSpec(2, ()))
+    with DemonstrationWriter(tmp_path / "toy.demo", "Toy", spec) as writer:
+        for _ in range(100):
+            writer.add([np.zeros(3, np.float32), np.zeros(2, np.float32)], ActionTuple(np.array([[0.9, -0.6]])))
+    for kind in (UnityPolicy, UnitySACPolicy):
+        policy = make_policy(kind, spec.action_spec)
+        cloning = BehavioralCloning(tmp_path / "toy.demo", learning_rate=1e-2, n_epochs=100)
+        cloning.setup(policy, 1.0, 50)
+        cloning.update(0)
+        chosen, _ = policy.predict({"vector": np.zeros((1, 5), np.float32)}, deterministic=True)
+        np.testing.assert_allclose(chosen, [[0.9, -0.6]], atol=1e-2)
+
+
+def recorded_basic(path: Path) -> Path:
+    """The best policy of Basic: always right."""
+    spec = BehaviorSpec(
+        [ObservationSpec((20,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "")], ActionSpec(0, (3,))
+    )
+    with DemonstrationWriter(path, "Basic", spec) as writer:
+        for _ in range(5):
+            for step in range(8):
+                seen = np.eye(20, dtype=np.float32)[10 + step]
+                writer.add([seen], None if step == 7 else ActionTuple(discrete=np.array([[2]])), terminated=step == 7)
+    return path
+
+
+def test_ppo_imitates_while_it_learns_and_its_saved_model_goes_on(tmp_path: Path) -> None:
+    path = recorded_basic(tmp_path / "basic.demo")
+    env = UnityVecEnv("Unity-Basic-v0", seed=0)
+    model = PPO(
+        "UnityPolicy", env, 3e-3, 60, 20, 2, 8, demonstrations=path, policy_kwargs={"hidden_units": 16}, seed=0,
+        device="cpu",
+    )  # fmt: skip
+    model.set_logger(configure(None, []))
+    model.learn(70)
+    first = model.logger.name_to_value["train/cloning_loss"]
+    model.learn(1000, reset_num_timesteps=False)
+    assert model.logger.name_to_value["train/cloning_loss"] < 0.5 * first
+    right = np.eye(20, dtype=np.float32)[10:17]
+    assert (model.predict(right, deterministic=True)[0] == 2).all()
+    model.save(tmp_path / "model")
+    env.close()
+
+    path.rename(tmp_path / "moved.demo")  # missed only when it learns
+    loaded = PPO.load(tmp_path / "model", device="cpu")
+    assert model.cloning is not None
+    assert loaded.cloning is not None
+    for mine, theirs in zip(
+        model.cloning.state_dict()["state"].values(), loaded.cloning.state_dict()["state"].values(), strict=True
+    ):
+        assert mine["step"] == theirs["step"] > 0
+        assert torch.equal(mine["exp_avg"], theirs["exp_avg"])
+    with pytest.raises(DemonstrationError, match=r"no recording .*basic\.demo"):
+        loaded.cloning.update(0)
+    (tmp_path / "moved.demo").rename(path)
+    assert loaded.cloning.update(0)["loss"] < 0.5 * first
+
+
+def test_a_recording_of_another_behavior_is_refused_sensor_by_sensor(tmp_path: Path) -> None:
+    path = write(tmp_path / "toy.demo", ACTIONS["branches"])
+    env = UnityVecEnv("Unity-Basic-v0", seed=0)
+    with pytest.raises(DemonstrationError) as caught:
+        PPO("UnityPolicy", env, demonstrations=path, device="cpu")
+    env.close()
+    assert "sensor 0: (3,) 'place' against (20,)" in str(caught.value)
+    assert "sensor 1: (2,) 'wind' against none: DIFFERENT" in str(caught.value)
+    assert "actions: (0, (3, 2)) against (0, (3,)): DIFFERENT" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"strength": -1}, {"steps": -1}, {"n_epochs": 0}, {"batch_size": 0}, {"samples_per_update": -1}]
+)
+def test_numbers_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, float]) -> None:
+    path = recorded_basic(tmp_path / "basic.demo")
+    (name,) = wrong
+    with pytest.raises(UnityGymError, match=name):
+        BehavioralCloning(path, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(DemonstrationError, match="no recording"):
+        BehavioralCloning(tmp_path / "nothing.demo")
