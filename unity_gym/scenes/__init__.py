@@ -10,6 +10,7 @@ Any ML-Agents client that listens on the port can drive it. What happens where:
 - `sensors/` turns the state of a scene into observations, `messages.py` columns into bytes and bytes into columns.
 - `shapes.py` holds the solid things that rays hit and `bodies.py` moves; `drawing.py` makes pictures.
 - `heap.py` moves heaps of light boxes.
+- `turning_bodies.py` moves blocks that contacts turn, `pitch.py` players and a ball; `movement.py` is how cubes walk.
 - `scene.py` is what a scene has to provide; one file a scene implements it for all areas at once.
 
 To add a scene: write the class in a file of its own and name it in `SCENES`. `basic.py` is the smallest one,
@@ -35,6 +36,7 @@ SCENES = {
     "DungeonEscape": "dungeon_escape:DungeonEscape",
     "FoodCollector": "food_collector:FoodCollector",
     "GridWorld": "grid_world:GridWorld",
+    "Hallway": "hallway:Hallway",
     "Match3": "match3:Match3",
     "Match3Vector": "match3:Match3Vector",
     "Match3Visual": "match3:Match3Visual",
