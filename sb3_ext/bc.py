@@ -47,7 +47,9 @@ class Teacher:
         has any, begin with the agents
     :param spec: of the teacher's behavior
     :param layout: the form of the observations; by default "split"
-    :param deterministic: ask `predict` for the likeliest actions
+    :param explores: let the agents do what `predict` draws, and record what it finds likeliest where that leads: the
+        student then learns to come back to the teacher's ways (DART, https://arxiv.org/abs/1703.09327). False: the
+        agents do the likeliest, too
     """
 
     def __init__(
@@ -55,11 +57,11 @@ class Teacher:
         policy: Any,
         spec: BehaviorSpec,
         layout: ObservationLayout | None = None,
-        deterministic: bool = True,
+        explores: bool = True,
     ) -> None:
         self.spec, self.is_recording = spec, True
         self._policy, self._layout = policy, layout or ObservationLayout(spec)
-        self._deterministic = deterministic
+        self._explores = explores
         self._state: tuple[Array, ...] | None = None
         self._starts = np.ones(0, bool)  # per row: the next decision is the first of an episode
         self._trajectory = np.zeros(0, np.int64)  # per row, or −1
@@ -91,10 +93,10 @@ class Teacher:
         actions = self.spec.action_spec.empty_action(len(table))
         if len(rows):
             self._require_rows(len(table))
-            mine = self._choose(table, rows)
-            actions.continuous[rows], actions.discrete[rows] = mine.continuous, mine.discrete
+            best, done = self._choose(table, rows)
+            actions.continuous[rows], actions.discrete[rows] = done.continuous, done.discrete
             if self.is_recording:
-                self._keep(table, rows, mine)
+                self._keep(table, rows, best)
             else:
                 self._trajectory[rows] = -1  # what comes later does not follow from what came before
         return actions
@@ -106,22 +108,26 @@ class Teacher:
         self._starts |= ended
         self._trajectory[ended] = -1
 
-    def _choose(self, table: Columns, rows: Array) -> ActionTuple:
-        observations = self._layout.select(table.observations, rows)
+    def _choose(self, table: Columns, rows: Array) -> tuple[ActionTuple, ActionTuple]:
+        """The best actions of these rows, and those that they take."""
+        spec, observations = self.spec.action_spec, self._layout.select(table.observations, rows)
         predict = getattr(self._policy, "predict", None)
         if predict is None:
-            chosen = self._policy(observations)
-        else:
-            state = None if self._state is None else tuple(part[rows] for part in self._state)
-            masks = {"action_masks": table.action_mask[rows]} if self.spec.action_spec.discrete_size else {}
-            chosen, after = predict(observations, state, self._starts[rows], deterministic=self._deterministic, **masks)
-            if after is not None:
-                if self._state is None:
-                    self._state = tuple(np.zeros((len(table), *part.shape[1:]), part.dtype) for part in after)
-                for part, new in zip(self._state, after, strict=True):
-                    part[rows] = new
-            self._starts[rows] = False
-        return action_columns(self.spec.action_spec, chosen, len(rows))
+            chosen = action_columns(spec, self._policy(observations), len(rows))
+            return chosen, chosen
+        state = None if self._state is None else tuple(part[rows] for part in self._state)
+        asked: dict[str, Any] = {"state": state, "episode_start": self._starts[rows]}
+        if spec.discrete_size:
+            asked["action_masks"] = table.action_mask[rows]
+        best, after = predict(observations, deterministic=True, **asked)
+        done = predict(observations, deterministic=False, **asked)[0] if self._explores else best
+        if after is not None:
+            if self._state is None:
+                self._state = tuple(np.zeros((len(table), *part.shape[1:]), part.dtype) for part in after)
+            for part, new in zip(self._state, after, strict=True):
+                part[rows] = new
+        self._starts[rows] = False
+        return action_columns(spec, best, len(rows)), action_columns(spec, done, len(rows))
 
     def _keep(self, table: Columns, rows: Array, actions: ActionTuple) -> None:
         fresh = rows[self._trajectory[rows] < 0]
