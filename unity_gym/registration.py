@@ -22,6 +22,7 @@ SCENES = (
     "DungeonEscape",
     "FoodCollector",
     "GridWorld",
+    "Hallway",
     "Match3",
     "Match3Vector",
     "Match3Visual",

@@ -114,7 +114,7 @@ def test_our_configurations_hold_unitys_hyperparameters(path: Path) -> None:
 
 
 def test_every_embedded_scene_has_a_configuration() -> None:
-    scenes = "3DBall 3DBallHard Basic FoodCollector GridWorld Match3 Match3Vector PushBlock Pyramids"
+    scenes = "3DBall 3DBallHard Basic FoodCollector GridWorld Hallway Match3 Match3Vector PushBlock Pyramids"
     ours = [path.stem for path in CONFIGS if path.parent.name == "ppo"]
     assert ours == [*scenes.split(), "PyramidsRND", "WallJump", "WallJump_curriculum"]
 

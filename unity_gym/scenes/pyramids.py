@@ -9,8 +9,9 @@ from unity_gym.scenes.agents import Agents
 from unity_gym.scenes.bodies import Bodies
 from unity_gym.scenes.drawing import BLUE, FLOOR, GREEN, ORANGE, RED, WALL, WHITE, YELLOW, Canvas
 from unity_gym.scenes.heap import Heap
+from unity_gym.scenes.movement import Walkers
 from unity_gym.scenes.scene import Scene
-from unity_gym.scenes.sensors.rays import Pose, RayPerceptionSensor
+from unity_gym.scenes.sensors.rays import RayPerceptionSensor
 from unity_gym.scenes.sensors.sensor import Sensor, VectorSensor
 from unity_gym.scenes.shapes import Shapes
 from unity_gym.specs import ActionSpec, Array
@@ -107,6 +108,7 @@ class Pyramids(Scene):
 
         solids = ["switch", *stones[::4], *walls]
         self.bodies = Bodies(shapes, masses=[_AGENT_MASS], drags=[2], solids=solids, gravity=_GRAVITY)
+        self.walkers = Walkers(self.bodies, 1)
         columns = [shapes.index(name) for name in solids]
         self.heap = Heap(shapes, _HEAP, _BRICK_MASS, _AGENT, _AGENT_MASS, columns, _GRAVITY)
         self._zones = np.zeros((areas, len(_ZONES)), np.int64)  # of the agent, the switch, the bricks, the stones
@@ -128,7 +130,7 @@ class Pyramids(Scene):
             RayPerceptionSensor(
                 name,
                 self.shapes,
-                self._pose,
+                self.walkers.pose,
                 ("block", "wall", "goal", "switchOff", "switchOn", "stone"),
                 rays_per_direction=3,
                 max_degrees=degrees,
@@ -143,11 +145,8 @@ class Pyramids(Scene):
         ]
         return [*rays, VectorSensor("VectorSensor_size4", 4, self._observe)]
 
-    def _pose(self, rows: Array) -> Pose:
-        return Pose(rows, self.shapes.center[:, rows, _AGENT], self.shapes.yaw[rows, _AGENT])
-
     def _observe(self, rows: Array) -> Array:
-        x, y, z = self.bodies.velocity[:, rows, _AGENT]
+        x, y, z = self.walkers.velocity(rows)
         yaw = self.shapes.yaw[rows, _AGENT]
         sin, cos = np.sin(yaw), np.cos(yaw)
         return np.stack([self._is_on[rows], cos * x - sin * z, y, sin * x + cos * z], axis=1)
@@ -189,10 +188,7 @@ class Pyramids(Scene):
 
     def _act(self, rows: Array) -> None:
         ahead, turn = _MOVES[self.agents.discrete[rows, 0]].T
-        yaw, velocity = self.shapes.yaw, self.bodies.velocity
-        velocity[0, rows, _AGENT] += ahead * np.sin(yaw[rows, _AGENT])
-        velocity[2, rows, _AGENT] += ahead * np.cos(yaw[rows, _AGENT])
-        yaw[rows, _AGENT] += turn
+        self.walkers.push(rows, ahead, 0.0, turn)
         self.agents.reward[rows] -= 1 / _MAX_STEP
 
     def simulate(self) -> None:

@@ -58,6 +58,8 @@ def separation(apart: Array, half: Array, yaw: Array, other_half: Array, other_y
     :return: distances (…; negative where boxes overlap), and unit normals (3, …) from the first to the other boxes
     """
     x, y, z = apart
+    if not x.size:
+        return x, apart
     cos, sin, other_cos, other_sin = np.cos(yaw), np.sin(yaw), np.cos(other_yaw), np.sin(other_yaw)
     # Along the axes of the first boxes, of the other ones, and upwards.
     along = np.stack(
