@@ -298,12 +298,12 @@ class BC(UnityAlgorithm):
     def _setup_model(self) -> None:
         """Build the policy, and read the recordings; gone ones, of a saved model, are missed only when it learns."""
         self._setup_lr_schedule()
-        self.set_random_seed(self.seed)
         shown = self.demonstrations
         if shown is not None and self.columns is None:
             require_recording(shown)
             shown = shown if isinstance(shown, Demonstration) else load(Path(shown))
             self._take_spec(shown.spec)
+        self.set_random_seed(self.seed)
         self.policy = self.policy_class(  # type: ignore[assignment]
             self.observation_space,
             self.action_space,

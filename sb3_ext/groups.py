@@ -120,14 +120,15 @@ class GroupExperience(Experience):
     def observe(self, table: Columns, memory: Array) -> None:
         """See `Experience.observe`; note what groupmates got and who goes on, too."""
         self._require_rows(len(table))
-        alive = np.flatnonzero(self._newest >= 0)
-        _, group = np.unique(self._group[alive], return_inverse=True)
-        reward = table.reward[alive].astype(np.float64)
-        self._groupmate_reward[alive] += np.bincount(group, reward)[group] - reward if len(alive) else 0
         ends = table.terminated | table.truncated
-        rows = np.flatnonzero((table.decided | ends) & (self._open >= 0))
-        self._columns["groupmate_reward"][self._open[rows]] = self._groupmate_reward[rows]
-        self._groupmate_reward[rows] = 0
+        alive = np.flatnonzero(self._newest >= 0)
+        if len(alive):
+            _, group = np.unique(self._group[alive], return_inverse=True)
+            reward = table.reward[alive].astype(np.float64)
+            self._groupmate_reward[alive] += np.bincount(group, reward)[group] - reward
+            rows = np.flatnonzero((table.decided | ends) & (self._open >= 0))
+            self._columns["groupmate_reward"][self._open[rows]] = self._groupmate_reward[rows]
+            self._groupmate_reward[rows] = 0
         self._table = table
         super().observe(table, memory)
         self._newest[ends] = -1

@@ -10,7 +10,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
 from sb3_ext.distributions import ActionDistribution
 from sb3_ext.experience import Batch, Rollout
-from sb3_ext.groups import GroupExperience, Groups, Sets
+from sb3_ext.groups import GroupExperience, Groups
 from sb3_ext.networks.group import GroupBody
 from sb3_ext.networks.layers import linear, xavier_rows
 from sb3_ext.policies import Tensors, UnityPolicy
@@ -102,14 +102,9 @@ class UnityPocaPolicy(UnityPolicy):
         states, state = torch.unique(groups.state[decisions], return_inverse=True)
         members = groups.members[states]
         used, sets = members.used()
-        is_own = members.rows[state] == decisions.unsqueeze(1)
-        # Rows from len(used) on are members with their actions: all but oneself, in one's baseline.
-        baseline = sets.rows[state] + len(used) * ~is_own
-        features = self.group_body(
-            [column[used] for column in groups.observations],
-            groups.actions[used],
-            Sets(torch.cat([sets.rows, baseline]), torch.cat([sets.present, sets.present[state]])),
-        )
+        is_own = (members.rows[state] == decisions.unsqueeze(1)) & members.present[state]
+        seen = [column[used] for column in groups.observations]
+        features = self.group_body(seen, sets, groups.actions[used], state, is_own.int().argmax(1))
         of_states, of_baselines = features.split([len(states), len(decisions)])
         return torch.stack([of_states[state], of_baselines], 1), sets.present.sum(1)[state]
 
@@ -122,7 +117,7 @@ class UnityPocaPolicy(UnityPolicy):
     def _end_features(self, groups: Groups, trajectories: torch.Tensor) -> torch.Tensor:
         """Of V (t, width) before memory, after these trajectories (t,)."""
         used, sets = groups.end_members[trajectories].used()
-        features: torch.Tensor = self.group_body([column[used] for column in groups.end_observations], None, sets)
+        features: torch.Tensor = self.group_body([column[used] for column in groups.end_observations], sets)
         return features
 
     def _follow(self, rollout: Rollout, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

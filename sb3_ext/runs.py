@@ -148,6 +148,11 @@ class Run:
         """Those of a behavior."""
         return Checkpoints(self.folder / behavior, keep, self._status.setdefault(behavior, {}))
 
+    def lesson(self, parameter: str) -> dict[str, Any]:
+        """What `training_status.json` tells of the lessons of a parameter: change it, and it is written with it."""
+        told: dict[str, Any] = self._status.setdefault(parameter, {})
+        return told
+
     def initial(self, run_id: str, behavior: str) -> Path:
         """The newest checkpoint of a behavior in another run.
 
@@ -173,12 +178,12 @@ class Run:
 
     def write_status(self, seconds: float, timers: dict[str, Any]) -> None:
         """Write `training_status.json` and `timers.json`."""
-        self._status["metadata"] = {
-            "stats_format_version": "0.3.0",
-            "unity_gym_version": version("unity-gym"),
-            "torch_version": torch.__version__,
-            "seconds": round(seconds, 3),
-        }
+        self._status.setdefault("metadata", {}).update(
+            stats_format_version="0.3.0",
+            unity_gym_version=version("unity-gym"),
+            torch_version=torch.__version__,
+            seconds=round(seconds, 3),
+        )
         write(self.logs / "training_status.json", json.dumps(self._status, indent=2))
         write(self.logs / "timers.json", json.dumps(timers, indent=2))
 
@@ -298,11 +303,12 @@ def restore(model: PPO | SAC, path: Path, resume: bool) -> None:
     :raises UnityGymError: the checkpoint cannot be read, or is of another network or behavior
     """
     try:
-        data, parameters, _ = load_from_zip_file(path, device=model.device)
+        data, states, _ = load_from_zip_file(path, device=model.device)
     except FileNotFoundError:
         raise UnityGymError(f"{path}: there is no such checkpoint. Correct the path") from None
     except Exception as error:  # whatever a file that is no checkpoint makes zipfile, json, pickle and torch raise
         raise UnityGymError(f"{path} is no checkpoint of this version: {error}. Delete it, or use another") from error
+    parameters: dict[str, Any] = dict(states)
     if not resume:  # then cloning begins anew, whatever the other run cloned
         parameters.pop("cloning", None)
         if model.cloning is not None:

@@ -17,6 +17,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 from sb3_ext.agents import SpaceColumns
+from sb3_ext.curriculum import Curricula, Learned
 from sb3_ext.expert import recording_exists
 from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.poca import POCA
@@ -26,15 +27,12 @@ from sb3_ext.runs import Curve, Run, Summary, Timers, restore
 from sb3_ext.sac import SAC
 from sb3_ext.settings import (
     BehaviorSettings,
-    Constant,
-    Gaussian,
-    MultiRange,
+    Curriculum,
     POCAHyperparameters,
     PPOHyperparameters,
     RewardSignals,
     RunSettings,
     SACHyperparameters,
-    Uniform,
     unsupported,
 )
 from unity_gym.errors import UnityGymError
@@ -102,7 +100,8 @@ def train(settings: RunSettings) -> bool:
     if environment.seed < 0:
         drawn = environment.model_copy(update={"seed": int(np.random.SeedSequence().generate_state(1)[0] >> 1)})
         settings = settings.model_copy(update={"env_settings": drawn})
-    options = player_options(settings, run)
+    curricula = Curricula(settings, run)
+    options = player_options(settings, run, curricula)
     if options.file_name is None:
         if environment.num_envs > 1:
             raise UnityGymError(
@@ -113,15 +112,15 @@ def train(settings: RunSettings) -> bool:
         _say(f"Waiting {options.timeout:g} s for the Unity Editor on port {port}: press its Play button")
     pool = PlayerPool(options, environment.num_envs)
     try:
-        _send_samplers(settings, pool)
+        curricula.send(pool)
         pool.reset()
         _await_behaviors(settings, pool)
-        return Training(settings, run, pool).run_to_the_end()
+        return Training(settings, run, pool, curricula).run_to_the_end()
     finally:
         pool.close()
 
 
-def player_options(settings: RunSettings, run: Run) -> PlayerOptions:
+def player_options(settings: RunSettings, run: Run, curricula: Curricula) -> PlayerOptions:
     """How to launch the players of a run."""
     environment, engine = settings.env_settings, settings.engine_settings
     given = environment.model_fields_set
@@ -141,32 +140,10 @@ def player_options(settings: RunSettings, run: Run) -> PlayerOptions:
         port=environment.base_port if "base_port" in given else None,
         timeout=environment.timeout_wait,
         player_arguments=environment.env_args or (),
-        environment_parameters={
-            key: parameter.sampler_parameters.value
-            for key, parameter in settings.environment_parameters.items()
-            if isinstance(parameter, Constant)
-        },
+        environment_parameters=curricula.constants,
         log_folder=run.logs,
         num_areas=environment.num_areas if "num_areas" in given else None,
     )
-
-
-def _send_samplers(settings: RunSettings, pool: PlayerPool) -> None:
-    """Tell the players from what to draw parameters; where the settings give no seed, each has one of its own."""
-    for offset, (key, parameter) in enumerate(settings.environment_parameters.items()):
-        for worker, channel in enumerate(pool.environment_parameters):
-            if isinstance(parameter, (Uniform, Gaussian, MultiRange)):
-                given = parameter.sampler_parameters.seed
-                seed = ((settings.env_settings.seed + offset if given < 0 else given) + worker) & 0x7FFFFFFF
-            if isinstance(parameter, Uniform):
-                low, high = parameter.sampler_parameters.min_value, parameter.sampler_parameters.max_value
-                channel.set_uniform_sampler_parameters(key, low, high, seed)
-            elif isinstance(parameter, Gaussian):
-                mean, st_dev = parameter.sampler_parameters.mean, parameter.sampler_parameters.st_dev
-                channel.set_gaussian_sampler_parameters(key, mean, st_dev, seed)
-            elif isinstance(parameter, MultiRange):
-                intervals = [(low, high) for low, high in parameter.sampler_parameters.intervals]
-                channel.set_multirangeuniform_sampler_parameters(key, intervals, seed)
 
 
 def _refuse_unsupported(settings: RunSettings, behaviors: list[str] | None = None) -> None:
@@ -195,6 +172,13 @@ def _plain(behavior: str) -> str:
     return behavior.partition("?")[0]
 
 
+def _followed_by_lessons(settings: RunSettings) -> set[str]:
+    """The behaviors that complete lessons."""
+    curricula = [given for given in settings.environment_parameters.values() if isinstance(given, Curriculum)]
+    criteria = [lesson.completion_criteria for given in curricula for lesson in given.curriculum]
+    return {needed.behavior for needed in criteria if needed is not None}
+
+
 def _await_behaviors(settings: RunSettings, pool: PlayerPool) -> None:
     """Check that settings and players speak of the same behaviors.
 
@@ -203,7 +187,8 @@ def _await_behaviors(settings: RunSettings, pool: PlayerPool) -> None:
     """
     for _ in range(_PATIENCE):
         shown = {_plain(name) for name in pool.tables}
-        missing, unnamed = settings.behaviors.keys() - shown, shown - settings.behaviors.keys()
+        missing = (settings.behaviors.keys() | _followed_by_lessons(settings)) - shown
+        unnamed = shown - settings.behaviors.keys()
         if settings.default_settings is None or not missing or not unnamed:
             break
         pool.exchange({})
@@ -352,6 +337,8 @@ class Learner:
         self._lengths = np.zeros(0, np.int64)
         self._is_member = np.zeros(0, bool)  # of a group
         self._whole: list[float] = []  # returns of episodes that were not an early death in a group
+        self._is_of_lesson = np.zeros(0, bool)  # per row: its episode began in the lessons that are going on
+        self._of_lesson: list[float] = []  # as `_whole`, of such episodes, since `learned` was read
         self._seen: dict[str, list[float]] = defaultdict(list)
         self._acted = 0
 
@@ -383,6 +370,7 @@ class Learner:
         if more:
             self._returns, self._rewards = np.pad(self._returns, (0, more)), np.pad(self._rewards, (0, more))
             self._lengths, self._is_member = np.pad(self._lengths, (0, more)), np.pad(self._is_member, (0, more))
+            self._is_of_lesson = np.pad(self._is_of_lesson, (0, more), constant_values=True)
         self._lengths[: len(decided)] += decided
         self._rewards += table.reward
         self._returns += table.reward + table.group_reward
@@ -392,7 +380,10 @@ class Learner:
             last = rows[table.group_ended[rows]]  # who died before the others does not count, as in Unity
             if len(last):
                 self._seen["Environment/Group Cumulative Reward"] += (self._returns - self._rewards)[last].tolist()
-            self._whole += self._returns[rows[table.group_ended[rows] | ~self._is_member[rows]]].tolist()
+            whole = rows[table.group_ended[rows] | ~self._is_member[rows]]
+            self._whole += self._returns[whole].tolist()
+            self._of_lesson += self._returns[whole[self._is_of_lesson[whole]]].tolist()
+            self._is_of_lesson[rows] = True
             extrinsic = self.settings.reward_signals.extrinsic
             if extrinsic is not None:
                 self._seen["Policy/Extrinsic Reward"] += (self._returns[rows] * extrinsic.strength).tolist()
@@ -401,6 +392,23 @@ class Learner:
             for column in (self._returns, self._rewards, self._lengths):
                 column[rows] = 0
         self._is_member = table.group_id > 0
+
+    def take_learned(self) -> Learned:
+        """What the agents have done for lessons since the last call."""
+        returns, self._of_lesson = self._of_lesson, []
+        return Learned(returns, self.model.num_timesteps / self.settings.max_steps)
+
+    def begin_lesson(self) -> None:
+        """Note that lessons have changed: the episodes that are running began in those before."""
+        self._of_lesson = []
+        self._is_of_lesson = ~self.table.alive[: len(self._is_of_lesson)]
+
+    def begin_anew(self) -> None:
+        """Forget the running episodes: the scene has been reset."""
+        self.model.begin(self.table.spec)
+        for column in (self._returns, self._rewards, self._lengths):
+            column.fill(0)
+        self._is_of_lesson.fill(True)
 
     def update(self) -> None:
         """Learn from what was seen; where the update runs in a thread, begin to."""
@@ -498,11 +506,12 @@ class Training:
     :param settings: of the run
     :param run: its folder, which is written from here on
     :param pool: the players
+    :param curricula: their parameters, which they know
     :raises UnityGymError: a checkpoint that cannot be used
     """
 
-    def __init__(self, settings: RunSettings, run: Run, pool: PlayerPool) -> None:
-        self._settings, self._run, self._pool = settings, run, pool
+    def __init__(self, settings: RunSettings, run: Run, pool: PlayerPool, curricula: Curricula) -> None:
+        self._settings, self._run, self._pool, self._curricula = settings, run, pool, curricula
         self._inference = settings.checkpoint_settings.inference
         self._timers = Timers()
         self._learners: dict[str, Learner] = {}
@@ -512,6 +521,9 @@ class Training:
         self._welcome()
         if not self._inference:
             run.begin(settings)
+        for course in curricula.lessons.values():
+            if course.number:
+                _say(course.line)
 
     def run_to_the_end(self) -> bool:
         """Go on until each behavior has made its steps, or a signal comes, and save.
@@ -579,13 +591,33 @@ class Training:
                 with self._timers("update"):
                     learner.update()
             if learner.is_summary_due:
+                learner.note(self._curricula.stats)
                 _say(learner.summarise(self._seconds, self._timers))
             if learner.is_checkpoint_due:
                 with self._timers("checkpoint"):
                     learner.save()
                     self._write_status()
+        if not self._inference:
+            self._advance_lessons()
         for name, bar in self._bars.items():
             bar.update(learners[name].model.num_timesteps - bar.n)
+
+    def _advance_lessons(self) -> None:
+        """Begin the lessons whose time has come."""
+        changed, reset = self._curricula.advance(
+            {learner.name: learner.take_learned() for learner in self._learners.values()}
+        )
+        if not changed:
+            return
+        self._curricula.send(self._pool, changed)
+        if reset:
+            self._pool.reset()
+        for learner in self._learners.values():
+            learner.begin_lesson()
+            if reset:
+                learner.begin_anew()
+        for name in changed:
+            _say(self._curricula.lessons[name].line)
 
     @property
     def _seconds(self) -> float:

@@ -30,6 +30,7 @@ SCENES = (
     "PushBlockWithInput",
     "Pyramids",
     "SoccerTwos",
+    "Sorter",
     "StrikersVsGoalie",
     "WallJump",
 )

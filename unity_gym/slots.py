@@ -28,8 +28,8 @@ class AgentTable:
     - `terminated`, `truncated`: bool (rows,), the episode that ran in the row when the step began has ended. If
       `decided` holds too, the other columns already show the next episode.
     - `final_observations`: as `observations`, the last state of the ended episode; valid where one ended
-    - `group_ended`: bool (rows,), an episode of a group's member has ended here, and no other member's goes on: each has
-      ended too, now or before
+    - `group_ended`: bool (rows,), an episode of a group's member has ended here, and no other member's goes on: each
+      has ended too, now or before
     - `action_mask`: bool (rows, sum of the branch sizes), True = **allowed**
     - `agent_id`, `group_id`, `player`: int32 (rows,); id and player −1 = no agent has had the row
     - `alive`: bool (rows,), an episode is running and has had its first decision
@@ -70,7 +70,7 @@ class AgentTable:
 
     @property
     def group(self) -> Array:
-        """int64 (rows,), equal for the agents of one player and group; for one without a group negative, and its own."""
+        """int64 (rows,), equal for the agents of one player and group; without a group negative, and one's own."""
         numbers = self.group_id + (self.player.astype(np.int64) << _ID_BITS)
         return np.where(self.group_id > 0, numbers, -1 - np.arange(len(self)))
 
@@ -82,7 +82,8 @@ class AgentTable:
 
     def forget_outcomes(self) -> None:
         """Forget the last step's rewards and ends, and note no others until the next step begins."""
-        for column in (self.reward, self.group_reward, self.terminated, self.truncated, self.group_ended, self._running):
+        outcomes = (self.reward, self.group_reward, self.terminated, self.truncated, self.group_ended)
+        for column in (*outcomes, self._running):
             column.fill(0)
 
     def update(self, decisions: DecisionSteps, terminals: TerminalSteps, player: int = 0) -> Array:
@@ -208,7 +209,8 @@ class AgentTable:
 
         self.observations = [grown(column) for column in self.observations]
         self.final_observations = [grown(column) for column in self.final_observations]
-        for name in ("reward", "group_reward", "decided", "alive", "terminated", "truncated", "group_ended", "group_id"):
+        outcomes = ("reward", "group_reward", "terminated", "truncated", "group_ended")
+        for name in (*outcomes, "decided", "alive", "group_id"):
             setattr(self, name, grown(getattr(self, name)))
         self.action_mask = grown(self.action_mask, 1)
         self.agent_id, self.player, self._key = (grown(c, -1) for c in (self.agent_id, self.player, self._key))

@@ -18,7 +18,6 @@ def _is_threaded_sac(behavior: object) -> bool:
 _UNSUPPORTED: tuple[tuple[str, object | Callable[[object], bool], str], ...] = (
     ("behaviors.*", _is_threaded_sac, "SAC's agents wait while their networks are updated; give threaded: false"),
     ("behaviors.*.self_play", ..., "there are no past opponents to play against; delete this block"),
-    ("environment_parameters.*.curriculum", ..., "lessons do not change; give a number or a sampler"),
     ("env_settings.max_lifetime_restarts", lambda value: value not in (0, 10), _RESTARTS),
     ("env_settings.restarts_rate_limit_n", lambda value: value != 1, _RESTARTS),
     ("env_settings.restarts_rate_limit_period_s", lambda value: value != 60, _RESTARTS),

@@ -739,10 +739,6 @@ def test_what_no_trainer_can_do_is_told_by_key_path() -> None:
 def test_our_configurations_can_be_trained(path: Path) -> None:
     told = [path for path, _ in unsupported(load(path))]
     refused = {
-        "ppo/WallJump_curriculum": [
-            "environment_parameters.big_wall_height.curriculum",
-            "environment_parameters.small_wall_height.curriculum",
-        ],
         "poca/SoccerTwos": ["behaviors.SoccerTwos.self_play"],
         "poca/StrikersVsGoalie": ["behaviors.Goalie.self_play", "behaviors.Striker.self_play"],
     }

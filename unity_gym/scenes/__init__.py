@@ -44,6 +44,7 @@ SCENES = {
     "PushBlockWithInput": "push_block:PushBlockWithInput",
     "Pyramids": "pyramids:Pyramids",
     "SoccerTwos": "soccer:SoccerTwos",
+    "Sorter": "sorter:Sorter",
     "StrikersVsGoalie": "soccer:StrikersVsGoalie",
     "WallJump": "wall_jump:WallJump",
 }

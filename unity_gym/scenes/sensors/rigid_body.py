@@ -18,17 +18,25 @@ class RigidBodySensor(VectorSensor):
 
     :param pose: where the agents with the given indices are
     :param velocity: of the agents with the given indices, (3, k), along the world's axes
+    :param velocity_first: it comes before the rest, not after
     """
 
-    def __init__(self, pose: Callable[[Array], Pose], velocity: Callable[[Array], Array]) -> None:
+    def __init__(
+        self,
+        pose: Callable[[Array], Pose],
+        velocity: Callable[[Array], Array],
+        *,
+        velocity_first: bool = True,
+    ) -> None:
         super().__init__("RBSensor", 10, self._feel)
         self._pose, self._velocity = pose, velocity
+        self._first, self._one = (0, 9) if velocity_first else (7, 6)
 
     def _feel(self, rows: Array) -> Array:
         _, _, yaw = self._pose(rows)
         x, y, z = self._velocity(rows)
         cos, sin = np.cos(yaw), np.sin(yaw)
         felt = np.zeros((len(rows), 10), np.float32)
-        felt[:, 0], felt[:, 1], felt[:, 2] = cos * x - sin * z, y, sin * x + cos * z
-        felt[:, 9] = 1
+        felt[:, self._first : self._first + 3] = np.stack([cos * x - sin * z, y, sin * x + cos * z], axis=1)
+        felt[:, self._one] = 1
         return felt

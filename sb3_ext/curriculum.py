@@ -1,0 +1,193 @@
+"""Environment parameters in training: what each is or is drawn from, and the lessons that change it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from sb3_ext.runs import Run
+from sb3_ext.settings import CompletionCriteria, Constant, Curriculum, Gaussian, Lesson, RunSettings, Uniform
+from unity_gym.errors import UnityGymError
+from unity_gym.pool import PlayerPool
+
+_NEWEST = 0.75  # weight of the newest mean return in a smoothed one, as in Unity's trainer
+
+
+class Learned(NamedTuple):
+    """What the agents of a behavior have done.
+
+    - `returns`: of the episodes that have ended since the last look and began in the lessons that are going on, with
+      the group's reward where there is a group (which counts when it has ended, not when one of its members has)
+    - `progress`: the share of the behavior's `max_steps` that is done
+    """
+
+    returns: Sequence[float]
+    progress: float
+
+
+class Course:
+    """One environment parameter, and its lessons in their order.
+
+    A lesson is complete when at least `min_lesson_length` episodes have ended in it and what it measures is above its
+    threshold: the progress, or the mean return of the last `min_lesson_length` episodes (of one, if that is 0). With
+    `signal_smoothing` the measured m follows the means, m ← m/4 + 3/4 mean, once an episode; the first mean of a lesson
+    is taken as it is. The last lesson never ends.
+
+    :param name: of the parameter
+    :param lessons: at least one
+    :param told: what `training_status.json` tells of them, which this keeps up to date
+    :raises UnityGymError: `told` has a lesson that there is not
+    """
+
+    def __init__(self, name: str, lessons: Sequence[Lesson], told: dict[str, Any] | None = None) -> None:
+        self.name, self._lessons = name, lessons
+        self._told = {} if told is None else told
+        number = self._told.setdefault("lesson_num", 0)
+        if number not in range(len(lessons)):
+            raise UnityGymError(
+                f"the run is in lesson {number!r} of environment_parameters.{name}, which has {len(lessons)} in the "
+                "settings, counted from 0: give it the lessons that it had, or begin a new run with --initialize-from"
+            )
+        self.begin_anew()
+
+    @property
+    def number(self) -> int:
+        """The current lesson, counted from 0."""
+        return int(self._told["lesson_num"])
+
+    @property
+    def lesson(self) -> Lesson:
+        """The current one."""
+        return self._lessons[self.number]
+
+    @property
+    def criteria(self) -> CompletionCriteria | None:
+        """When the current lesson is complete; None for the last."""
+        return self.lesson.completion_criteria if self.number + 1 < len(self._lessons) else None
+
+    @property
+    def line(self) -> str:
+        """A line that tells of the current lesson."""
+        return f"Lesson {self.number} of {self.name}: {self.lesson.name}"
+
+    def begin_anew(self) -> None:
+        """Forget the episodes that have ended."""
+        length = 0 if self.criteria is None else self.criteria.min_lesson_length
+        self._recent: deque[float] = deque(maxlen=max(length, 1))
+        self._episodes = 0
+        self._measured: float | None = None
+
+    def is_complete(self, learned: Mapping[str, Learned]) -> bool:
+        """Whether the current lesson is, with what has been learned since the last call, by behavior."""
+        criteria = self.criteria
+        if criteria is None or criteria.behavior not in learned:
+            return False
+        returns, progress = learned[criteria.behavior]
+        if criteria.measure == "progress":
+            self._episodes += len(returns)
+            return self._episodes >= criteria.min_lesson_length and progress > criteria.threshold
+        return any(self._count(episode, criteria) for episode in returns)
+
+    def _count(self, episode: float, criteria: CompletionCriteria) -> bool:
+        """Whether the return of one more episode completes the lesson."""
+        self._episodes += 1
+        self._recent.append(episode)
+        if self._episodes < criteria.min_lesson_length:
+            return False
+        mean = fmean(self._recent)
+        if criteria.signal_smoothing and self._measured is not None:
+            mean = _NEWEST * mean + (1 - _NEWEST) * self._measured
+        self._measured = mean
+        return mean > criteria.threshold
+
+    def advance(self) -> bool:
+        """Begin the next lesson.
+
+        :return: whether the scene is to be reset for it
+        """
+        criteria = self.criteria
+        assert criteria is not None, "the last lesson never ends"
+        self._told["lesson_num"] = self.number + 1
+        self.begin_anew()
+        return criteria.require_reset
+
+
+class Curricula:
+    """All environment parameters of a run. One without lessons is the only lesson of its own.
+
+    :param settings: of the run, with the seed that it has
+    :param run: its folder, which tells where a resumed run was
+    :raises UnityGymError: it was in a lesson that there is not
+    """
+
+    def __init__(self, settings: RunSettings, run: Run) -> None:
+        self._courses: dict[str, Course] = {}
+        self._seeds: dict[str, int] = {}  # of each course's first lesson; the next ones count on
+        self._taught = [
+            name for name, given in settings.environment_parameters.items() if isinstance(given, Curriculum)
+        ]
+        seed = settings.env_settings.seed
+        for name, given in settings.environment_parameters.items():
+            if isinstance(given, Curriculum):
+                lessons, told = given.curriculum, run.lesson(name)
+            else:
+                lessons, told = [Lesson(name=name, value=given)], {}
+            self._courses[name], self._seeds[name] = Course(name, lessons, told), seed
+            seed += len(lessons)
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """The parameters that are numbers now."""
+        values = {name: course.lesson.value for name, course in self._courses.items()}
+        return {name: value.sampler_parameters.value for name, value in values.items() if isinstance(value, Constant)}
+
+    @property
+    def lessons(self) -> dict[str, Course]:
+        """The parameters that have lessons."""
+        return {name: self._courses[name] for name in self._taught}
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """The current lessons, under the names that Unity's trainer gives them in TensorBoard."""
+        return {f"Environment/Lesson Number/{name}": course.number for name, course in self.lessons.items()}
+
+    def send(self, pool: PlayerPool, names: Sequence[str] | None = None) -> None:
+        """Tell the players, with their next exchange, what parameters are or are to be drawn from.
+
+        Player i draws with the seed of the settings plus i; where they give none, every lesson of the run has one.
+
+        :param names: of some parameters; by default of all
+        """
+        for name in self._courses if names is None else names:
+            course = self._courses[name]
+            sampler = course.lesson.value
+            given = sampler.sampler_parameters.seed
+            first = self._seeds[name] + course.number if given < 0 else given
+            for worker, channel in enumerate(pool.environment_parameters):
+                seed = (first + worker) & 0x7FFFFFFF
+                if isinstance(sampler, Constant):
+                    channel.set_float_parameter(name, sampler.sampler_parameters.value)
+                elif isinstance(sampler, Uniform):
+                    low, high = sampler.sampler_parameters.min_value, sampler.sampler_parameters.max_value
+                    channel.set_uniform_sampler_parameters(name, low, high, seed)
+                elif isinstance(sampler, Gaussian):
+                    mean, st_dev = sampler.sampler_parameters.mean, sampler.sampler_parameters.st_dev
+                    channel.set_gaussian_sampler_parameters(name, mean, st_dev, seed)
+                else:
+                    intervals = [(low, high) for low, high in sampler.sampler_parameters.intervals]
+                    channel.set_multirangeuniform_sampler_parameters(name, intervals, seed)
+
+    def advance(self, learned: Mapping[str, Learned]) -> tuple[list[str], bool]:
+        """Begin the lessons that follow those that are complete; the episodes of all lessons are then counted anew.
+
+        :param learned: by behavior, since the last call
+        :return: the parameters whose lesson is another now, and whether the scene is to be reset for one
+        """
+        changed = [course for course in self._courses.values() if course.is_complete(learned)]
+        resets = [course.advance() for course in changed]
+        if changed:
+            for course in self._courses.values():
+                course.begin_anew()
+        return [course.name for course in changed], any(resets)

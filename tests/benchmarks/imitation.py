@@ -1,0 +1,207 @@
+"""What behavioral cloning makes of Unity's recordings, and of Unity's policy as a teacher, on the embedded player.
+
+python tests/benchmarks/imitation.py 3DBall                     # one run with seed 0
+python tests/benchmarks/imitation.py PushBlock --seeds 0 1 2
+python tests/benchmarks/imitation.py --tables                   # only write the tables and pictures again
+
+Unity's recordings and models lie beside the repository, in `../shared/unity`; `--unity` names another folder with
+`demonstrations` and `models`. A run writes its figures to `imitation/<run>.json`, a line a seed. From all of them come
+`imitation/README.md`, with the command beside each run, and a picture for each, `imitation/<run>.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import configure
+
+from sb3_ext import BC, OnnxPolicy, UnityVecEnv
+from unity_gym.demonstrations import load
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+RESULTS = Path(__file__).with_name("imitation")
+UNITY = Path(__file__).resolve().parents[3] / "shared" / "unity"
+EPISODES = 100  # that a policy is judged by
+
+Figures = dict[str, Any]
+
+
+def from_recording(scene: str, name: str, unity: Path, seed: int, **how: str) -> Figures:
+    """BC from one recording of Unity's, with a fifth of it held out."""
+    shown = load(unity / "demonstrations" / f"{name}.demo", **how)
+    env = UnityVecEnv(f"Unity-{scene}-v0", seed=seed)
+    model = BC(
+        "UnityPolicy", env, demonstrations=shown, held_out=0.2, policy_kwargs={"normalize": True}, seed=seed
+    )  # fmt: skip
+    chosen = shown.actions.discrete
+    most = {"most_frequent": float(np.bincount(chosen[:, 0]).max() / len(shown))} if chosen.shape[1] else {}
+    return learn(model, 1_000_000) | {"recorded": len(shown)} | most
+
+
+def from_teacher(scene: str, name: str, unity: Path, seed: int) -> Figures:
+    """BC that watches a policy of Unity's act in the scene."""
+    env = UnityVecEnv(f"Unity-{scene}-v0", seed=seed)
+    teacher = OnnxPolicy(unity / "models" / f"{name}.onnx", env, seed=seed)
+    model = BC("UnityPolicy", env, teacher=teacher, policy_kwargs={"normalize": True}, seed=seed)
+    figures = learn(model, 60_000)
+    assert model.teacher is not None
+    return figures | {"recorded": len(model.teacher)}
+
+
+RUNS: dict[str, tuple[Callable[[Path, int], Figures], str]] = {
+    "3DBall": (
+        partial(from_recording, "3DBall", "Expert3DBall"),
+        "From Expert3DBall.demo alone, which is one episode.",
+    ),
+    "PushBlock": (
+        partial(from_recording, "PushBlock", "ExpertPushBlock"),
+        "From ExpertPushBlock.demo alone.",
+    ),
+    "PushBlock-late": (
+        partial(from_recording, "PushBlock", "ExpertPushBlock", action_record="same"),
+        "The same, if actions are paired as Unity's trainers pair them: with what the agent saw after it had acted.",
+    ),
+    "Pyramids": (
+        partial(from_recording, "Pyramids", "ExpertPyramid"),
+        "From ExpertPyramid.demo alone, which has 10 episodes.",
+    ),
+    "GridWorld": (
+        partial(from_recording, "GridWorld", "ExpertGridWorld"),
+        "From ExpertGridWorld.demo alone: 39 decisions that lead to one of two goals are too few to learn to see.",
+    ),
+    "3DBall-teacher": (
+        partial(from_teacher, "3DBall", "3DBall"),
+        "A student watches Unity's 3DBall.onnx play. What is held out is what the teacher did since the last pass.",
+    ),
+}
+
+
+def learn(model: BC, steps: int) -> Figures:
+    """Train the model, judge it by its likeliest and by sampled actions, and close its environment.
+
+    :return: `steps` learned from, `seconds` of training, scores on what was `held_out`, and by `likeliest` and by
+        `sampled` actions the mean and standard deviation of the return of `EPISODES` episodes and the part of them with
+        a return above 0; `curve`: pairs of steps and the accuracy or mean absolute error on what was held out
+    """
+    env = model.get_env()
+    assert env is not None
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            model.set_logger(configure(folder, ["csv"]))
+            started = time.perf_counter()
+            model.learn(steps)
+            seconds = time.perf_counter() - started
+            with Path(folder, "progress.csv").open() as table:
+                rows = list(csv.DictReader(table))
+        returns = {
+            name: evaluate_policy(model, env, EPISODES, name == "likeliest", return_episode_rewards=True)[0]
+            for name in ("likeliest", "sampled")
+        }
+    finally:
+        env.close()
+    kind = "accuracy" if "accuracy" in model.held_out else "mean_absolute_error"
+    return {
+        "steps": model.num_timesteps,
+        "seconds": round(seconds),
+        "held_out": {name: round(number, 4) for name, number in model.held_out.items()},
+        "curve": [[int(row["time/total_timesteps"]), round(float(row[f"held_out/{kind}"]), 4)] for row in rows],
+    } | {
+        name: np.round([np.mean(each), np.std(each), np.mean(np.array(each) > 0)], 3).tolist()
+        for name, each in returns.items()
+    }
+
+
+def write_tables() -> None:
+    """Write the table of all runs that have figures, and a picture for each."""
+    lines = [
+        "# What is imitated",
+        "",
+        "Behavioral cloning, `sb3_ext.BC` with its defaults and normalised observations; the scene's reward is not",
+        f"learned from. Returns are means of {EPISODES} episodes, ± their standard deviation; goals are the episodes",
+        "with a return above 0. Accuracy is the part of the expert's choices that are the policy's likeliest, error",
+        "the mean absolute one of actions in −1…1, both on what was held out: whole episodes, drawn anew with each",
+        "seed, or the last part of the only one. Each run's command stands beside it; it writes this file, too.",
+    ]
+    for name, (_, words) in RUNS.items():
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        figures = {int(seed): each for seed, each in json.loads(path.read_text(encoding="utf-8")).items()}
+        command = f"python tests/benchmarks/imitation.py {name} --seeds {' '.join(map(str, figures))}"
+        first = next(iter(figures.values()))
+        if "most_frequent" in first:
+            words += f" Always the most frequent choice would be right in {first['most_frequent']:.1%}."
+        lines += ["", f"## {name}", "", words, "", f"`{command}`", ""]
+        lines += [
+            "| seed | recorded | learned from | training | held out | return (likeliest) | goals | (sampled) | goals |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
+        for seed, each in figures.items():
+            scores = each["held_out"]
+            held = f"accuracy {scores['accuracy']:.1%}" if "accuracy" in scores else ""
+            held = held or f"error {scores['mean_absolute_error']:.3f}"
+            judged = [
+                f"{mean:.2f} ± {std:.2f} | {goals:.0%}" for mean, std, goals in (each["likeliest"], each["sampled"])
+            ]
+            lines.append(
+                f"| {seed} | {each['recorded']:,} | {each['steps']:,} | {each['seconds']} s | {held} | "
+                f"{' | '.join(judged)} |"
+            )
+        lines += ["", f"![Learning curve of {name}]({name}.png)"]
+        draw(name, figures)
+    (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def draw(name: str, figures: dict[int, Figures]) -> None:
+    """Write the curves of all seeds as one picture."""
+    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+    for seed, each in figures.items():
+        axes.plot(*np.transpose(each["curve"]), label=f"seed {seed}")
+    kind = "accuracy" if "accuracy" in each["held_out"] else "mean absolute error"
+    axes.set(xlabel="decisions learned from", ylabel=f"{kind} on what was held out", title=name)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(RESULTS / f"{name}.png", dpi=80)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", choices=RUNS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--unity", type=Path, default=UNITY, help="a folder with demonstrations and models of Unity's")
+    parser.add_argument("--tables", action="store_true", help="run nothing; write tables and pictures from the figures")
+    arguments = parser.parse_args()
+    if (arguments.run is None) == (not arguments.tables):
+        parser.error("name a run or say --tables")
+    RESULTS.mkdir(exist_ok=True)
+    torch.set_num_threads(1)  # the networks are small, and the player wants a core too
+    if arguments.run:
+        path = RESULTS / f"{arguments.run}.json"
+        for seed in arguments.seeds:
+            figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            figures[str(seed)] = RUNS[arguments.run][0](arguments.unity, seed)
+            path.write_text(json.dumps(figures, sort_keys=True) + "\n", encoding="utf-8")
+            print(
+                arguments.run, "seed", seed, {key: each for key, each in figures[str(seed)].items() if key != "curve"}
+            )
+    write_tables()
+
+
+if __name__ == "__main__":
+    main()

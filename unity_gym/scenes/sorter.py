@@ -1,0 +1,163 @@
+"""Sorter: in a round room, an agent touches numbered tiles in ascending order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unity_gym.scenes.academy import Academy
+from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.bodies import Bodies
+from unity_gym.scenes.drawing import BLUE, FLOOR, GREEN, RED, WALL, WHITE, Canvas
+from unity_gym.scenes.movement import Walkers
+from unity_gym.scenes.scene import Scene
+from unity_gym.scenes.sensors.rigid_body import RigidBodySensor
+from unity_gym.scenes.sensors.sensor import Sensor, StackingSensor, VectorSensor
+from unity_gym.scenes.shapes import Shapes
+from unity_gym.specs import ActionSpec, Array, DimensionProperty
+
+_TILES = 20  # numbers, and places around the room
+_SPEED = 2.0  # m/s that a push adds in a tick
+_TURN = np.radians(4)  # a tick
+_SIGNS = np.array([0, 1, -1])  # of the choices of a branch: nothing, one way, the other
+_MAX_STEP = 5000
+_RADIUS = 20.5  # m from the middle of the room to those of tiles
+_WALL_RADIUS = 20.3  # m, to the middle of each of the wall's sides
+_UNIT = 20.0  # m
+_START_HEIGHT = 1.21  # m above the floor
+_HEIGHT = 2.05  # m, of the middle of a tile
+_AWAY = 1000.0  # m, how far below the room the tiles are that are not there
+_ANGLES = np.arange(_TILES) * (2 * np.pi / _TILES)  # of the places, as yaw
+_AGENT = 0
+_TILE_COLUMNS = slice(1, 1 + _TILES)
+
+
+class Sorter(Scene):
+    """8 areas with an agent each. Each tick costs 1/5000; the right tile pays 1, a wrong one costs 1 and ends.
+
+    An episode has 1 to `num_tiles` tiles with different numbers from 1 to 20. It also ends with the last of them. The
+    wall has 20 sides, one behind each place for a tile.
+    """
+
+    default_areas = 8
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self._tiles = [f"tile {number}" for number in range(1, _TILES + 1)]
+        walls = [f"wall {side}" for side in range(_TILES)]
+        shapes = self.shapes = Shapes(
+            areas, ["agent", *self._tiles, *walls], ["agent", *["tile"] * _TILES, *["wall"] * _TILES]
+        )
+        shapes.half[:, :, _AGENT] = 0.5
+        shapes.yaw[:, _AGENT] = np.pi
+        shapes.half[:, :, _TILE_COLUMNS] = np.array([1.75, 2.14, 0.76])[:, np.newaxis, np.newaxis]
+        for wall, angle in zip(walls, _ANGLES, strict=True):
+            x, z = (_WALL_RADIUS + 1) * np.sin(angle), (_WALL_RADIUS + 1) * np.cos(angle)
+            shapes.place(wall, (x - 3.5, -1, z - 1), (x + 3.5, 5, z + 1), yaw=angle)
+        solids = shapes.names[1:]
+        self.bodies = Bodies(shapes, masses=[10], drags=[4], solids=solids, gravity=24.525)
+        academy.parameters.watch("gravity", self._set_gravity)
+        self.walkers = Walkers(self.bodies, 1)
+        self.present = np.zeros((areas, _TILES), bool)
+        """bool (areas, numbers - 1): the tiles of the episode; `visited`: those that the agent has touched."""
+        self.visited = np.zeros((areas, _TILES), bool)
+        self.agents = Agents(
+            academy,
+            areas,
+            "Sorter",
+            self._sensors(),
+            ActionSpec(0, (3, 3, 3)),
+            act=self._act,
+            begin_episode=self._begin_episode,
+            decision_period=5,
+            max_step=_MAX_STEP,
+        )
+
+    def _set_gravity(self, value: float) -> None:
+        self.bodies.gravity = value
+
+    def _sensors(self) -> list[Sensor]:
+        return [
+            VectorSensor(
+                "BufferSensor",
+                (_TILES, _TILES + 3),
+                self._observe_tiles,
+                properties=(DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
+            ),
+            RigidBodySensor(self.walkers.pose, self.walkers.velocity, velocity_first=False),
+            StackingSensor(VectorSensor("VectorSensor_size4", 4, self._observe), 2, self.areas),
+        ]
+
+    def _observe_tiles(self, rows: Array) -> Array:
+        """Of each tile that is there, in the order of their numbers: its number, where it is, whether it was touched.
+
+        The number is a flag at the index of the number. As in Unity's script, that of 20 gets lost under the place.
+        """
+        center, present = self.shapes.center, self.present[rows]
+        tiles = np.zeros((len(rows), _TILES, _TILES + 3), np.float32)
+        row, number = np.nonzero(present)
+        place = (np.cumsum(present, axis=1) - 1)[row, number]
+        tiles[row, place, number + 1] = 1
+        agent = rows[row]
+        apart = center[::2, agent, 1 + number] - center[::2, agent, _AGENT]
+        tiles[row, place, _TILES : _TILES + 2] = apart.T / _UNIT
+        tiles[row, place, _TILES + 2] = self.visited[agent, number]
+        return tiles
+
+    def _observe(self, rows: Array) -> Array:
+        x, _, z = self.shapes.center[:, rows, _AGENT] / _UNIT
+        yaw = self.shapes.yaw[rows, _AGENT]
+        return np.stack([x, z, np.sin(yaw), np.cos(yaw)], axis=1)
+
+    def _begin_episode(self, rows: Array) -> None:
+        rng, shapes, n = self.academy.rng, self.shapes, len(rows)
+        most = np.clip(self.academy.parameters.column("num_tiles", _TILES, n), 1, _TILES).astype(int)
+        count = rng.integers(1, most, endpoint=True)[:, np.newaxis]
+        every = np.tile(np.arange(_TILES), (n, 1))
+        self.present[rows] = present = rng.permuted(every, axis=1) < count
+        self.visited[rows] = False
+        angle = _ANGLES[rng.permuted(every, axis=1)]
+        shapes.center[0, rows, _TILE_COLUMNS] = _RADIUS * np.sin(angle)
+        shapes.center[1, rows, _TILE_COLUMNS] = np.where(present, _HEIGHT, -_AWAY)
+        shapes.center[2, rows, _TILE_COLUMNS] = _RADIUS * np.cos(angle)
+        shapes.yaw[rows, _TILE_COLUMNS] = angle
+        shapes.center[:, rows, _AGENT] = np.array([[0], [_START_HEIGHT], [0]])
+        self.bodies.velocity[:, rows, _AGENT] = 0
+
+    def _act(self, rows: Array) -> None:
+        forward, side, turn = _SIGNS[self.agents.discrete[rows]].T
+        ahead = np.where(side == 0, forward, 0)  # a step to a side takes the place of forward and backward
+        self.walkers.push(rows, _SPEED * ahead, _SPEED * side, -_TURN * turn)
+        self.agents.reward[rows] -= 1 / _MAX_STEP
+
+    def simulate(self) -> None:
+        self.bodies.simulate()
+        touched = np.stack([self.bodies.entered("agent", tile) for tile in self._tiles], axis=1) & ~self.visited
+        rows, numbers = np.nonzero(touched)
+        if not len(rows):
+            return
+        right = numbers == (self.present & ~self.visited)[rows].argmax(axis=1)
+        self.visited[rows, numbers] = True
+        self.agents.reward[rows] += np.where(right, 1, -1)
+        ended = rows[~right | (self.visited == self.present).all(axis=1)[rows]]
+        if len(ended):
+            self.agents.end_episode(ended)
+
+    def render(self, area: int) -> Array:
+        """The paler a tile, the higher its number; touched ones are green, the next one has a red rim."""
+        shapes = self.shapes
+        canvas = Canvas(-22.5, -22.5, 22.5, 22.5, color=WALL)
+        canvas.disc(0, 0, _WALL_RADIUS + 0.2, FLOOR)
+        left = self.present[area] & ~self.visited[area]
+        for number in np.flatnonzero(self.present[area]):
+            column = 1 + number
+            x, _, z = shapes.center[:, area, column]
+            angle = -shapes.yaw[area, column]
+            shade = 30 + 11 * int(number)
+            if left.any() and number == left.argmax():
+                canvas.rectangle(x, z, 2.15, 1.16, RED, angle=angle)
+            canvas.rectangle(x, z, 1.75, 0.76, (shade, shade, shade) if left[number] else GREEN, angle=angle)
+        x, _, z = shapes.center[:, area, _AGENT]
+        yaw = shapes.yaw[area, _AGENT]
+        canvas.rectangle(x, z, 0.5, 0.5, BLUE, angle=-yaw)
+        canvas.line(x, z, x + 0.35 * np.sin(yaw), z + 0.35 * np.cos(yaw), 0.2, WHITE)
+        return canvas.picture
