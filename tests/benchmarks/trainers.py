@@ -4,7 +4,8 @@ python tests/benchmarks/trainers.py --peer-learn PEER/bin/mlagents-learn --seeds
 
 Both read the same hyperparameters (those of `configs/ppo`), launch the same player by themselves and are stopped at the
 first summary whose mean reward reaches the threshold. They run in turn, seed by seed. Time counts from the start of the
-command, imports and the player's launch included. `PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
+command, imports and the player's launch included. Agent-steps are counted by the player, as mlagents-learn does not
+count those of trajectories that have not ended. `PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import yaml
 
+PLAYER = Path(__file__).with_name("counting_player.py")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
 TOO_LONG = 1200  # seconds
 SCENES = {"3DBall": (98.0, 6000), "Basic": (0.93, 1000), "PushBlock": (4.0, 20000)}  # threshold, summary_freq
@@ -48,15 +51,16 @@ def settings_of(scene: str, folder: Path) -> Path:
 
 
 def player_of(scene: str, folder: Path) -> Path:
-    """The embedded player as a file that both can launch as if it were a build."""
+    """The embedded player as a file that both can launch as if it were a build; it counts in `folder`/steps."""
     path = folder / f"{scene}.x86_64"
-    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m unity_gym.scenes {scene} "$@"\n')
+    command = shlex.join([sys.executable, str(PLAYER), str(folder / "steps"), scene])
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     path.chmod(0o755)
     return path
 
 
-def run(command: list[str], threshold: float) -> Reached:
-    """Run a trainer until it says that the threshold is reached."""
+def run(command: list[str], threshold: float, steps: Path) -> Reached:
+    """Run a trainer until it says that the threshold is reached; the agent-steps are then read from a file."""
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as trainer:
         assert trainer.stdout is not None
@@ -67,7 +71,7 @@ def run(command: list[str], threshold: float) -> Reached:
                 seconds = time.perf_counter() - started
                 found = _SUMMARY.search(line)
                 if found and float(found[2]) >= threshold:
-                    reached = Reached(int(found[1]), seconds)
+                    reached = Reached(int(np.fromfile(steps, np.int64)[0]), seconds)
                 if reached.seconds <= seconds or seconds > TOO_LONG:
                     break
         finally:
@@ -94,7 +98,8 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     files = [str(settings_of(scene, Path(folder))), f"--env={player_of(scene, Path(folder))}"]
                     rest = [f"--seed={seed}", "--run-id=run", f"--results-dir={folder}/results", "--no-graphics"]
-                    results[name].append(run([*command, *files, *rest], SCENES[scene][0]))
+                    one = run([*command, *files, *rest], SCENES[scene][0], Path(folder, "steps"))
+                    results[name].append(one)
             told = [f"{each[-1].steps:,.0f}, {each[-1].seconds:.0f} s" for each in results.values()]
             print(f"| {scene} ≥ {SCENES[scene][0]:g} | {seed} | {' | '.join(told)} |", flush=True)
         medians = {

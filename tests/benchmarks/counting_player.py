@@ -1,0 +1,34 @@
+"""The embedded player, keeping in a file how many decisions its agents have asked for.
+
+python tests/benchmarks/counting_player.py COUNT_FILE SCENE [arguments of the player]
+
+The file is one int64 in the byte order of the machine.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from unity_gym.scenes.__main__ import main
+from unity_gym.scenes.agents import Agents
+
+
+class CountedRequests:
+    """`Agents.send_requests`, and how many requests it sends."""
+
+    def __init__(self, path: str) -> None:
+        self._count = np.memmap(path, np.int64, "w+", shape=(1,))
+        self._send = Agents.send_requests
+
+    def __call__(self, agents: Agents) -> None:
+        """Count and send."""
+        self._count += np.count_nonzero(agents._decision_requested)
+        self._send(agents)
+
+
+if __name__ == "__main__":
+    counted = CountedRequests(sys.argv[1])
+    Agents.send_requests = lambda agents: counted(agents)  # type: ignore[method-assign]
+    sys.exit(main(sys.argv[2:]))
