@@ -1,0 +1,380 @@
+"""Lessons and samplers: when lessons end, what the players are told, and what a run keeps of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from sb3_ext.curriculum import Course, Curricula, Learned
+from sb3_ext.learn import main
+from sb3_ext.runs import Run
+from sb3_ext.settings import Lesson, RunSettings, load, loads
+from sb3_ext.training import Training, player_options
+from unity_gym.errors import UnityGymError
+from unity_gym.pool import PlayerPool
+from unity_gym.scenes.parameters import EnvironmentParameters
+from unity_gym.side_channels import EnvironmentParametersChannel, IncomingMessage
+from unity_gym.specs import Array
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
+
+
+def course(*criteria: dict[str, Any] | None, told: dict[str, Any] | None = None) -> Course:
+    """Lessons of the behavior B with these criteria, and one more after them."""
+    lessons = [
+        Lesson.model_validate(
+            {
+                "name": f"L{index}",
+                "value": index,
+                "completion_criteria": given if given is None else {"behavior": "B"} | given,
+            }
+        )
+        for index, given in enumerate((*criteria, None))
+    ]
+    return Course("height", lessons, told)
+
+
+def after(returns: list[float], progress: float = 0.0) -> dict[str, Learned]:
+    return {"B": Learned(returns, progress)}
+
+
+# --- When lessons end -----------------------------------------------------------------------------------------------
+
+
+def test_a_reward_lesson_ends_when_the_mean_of_its_last_episodes_is_above_the_threshold() -> None:
+    height = course({"threshold": 2, "min_lesson_length": 3, "signal_smoothing": False})
+    assert not height.is_complete(after([9, 9]))  # two of three episodes
+    assert not height.is_complete({})
+    assert height.is_complete(after([-11.9]))
+    height.begin_anew()
+    assert not height.is_complete(after([0, 0, 0, 1, 2, 3]))  # a mean of 2 is not above 2
+    assert height.is_complete(after([2]))
+
+
+def test_without_a_length_a_lesson_ends_with_one_good_episode() -> None:
+    height = course({"threshold": 2, "signal_smoothing": False})
+    assert not height.is_complete(after([]))
+    assert not height.is_complete(after([1, 2]))
+    assert height.is_complete(after([1, 3, 1]))
+
+
+def test_smoothing_weighs_the_means_before_once_an_episode() -> None:
+    height = course({"threshold": 3.9, "min_lesson_length": 1})
+    assert not height.is_complete(after([0]))
+    measured = 0.0
+    for _ in range(2):
+        assert not height.is_complete(after([4]))
+        for _ in range(9):  # steps in which no episode ends
+            assert not height.is_complete(after([]))
+        measured = measured / 4 + 3
+    assert measured == 3.75
+    assert height.is_complete(after([4]))  # 3.9375
+
+    at_once = course({"threshold": 3.9, "min_lesson_length": 1})
+    assert at_once.is_complete(after([0, 4, 4, 4]))  # however many episodes end together
+
+
+def test_smoothing_begins_anew_in_each_lesson() -> None:
+    height = course({"threshold": 3}, {"threshold": -2})
+    assert height.is_complete(after([100]))
+    height.advance()
+    assert not height.is_complete(after([-3]))  # neither the 100 nor a 0 is in the mean
+
+
+def test_a_progress_lesson_ends_above_its_share_of_the_run_and_after_its_episodes() -> None:
+    height = course({"measure": "progress", "threshold": 0.5, "min_lesson_length": 2})
+    assert not height.is_complete(after([0], 0.9))
+    assert height.is_complete(after([0], 0.9))
+    height.begin_anew()
+    assert not height.is_complete(after([0, 0], 0.5))
+    assert height.is_complete(after([], 0.51))
+
+
+def test_lessons_come_one_after_another_and_the_last_never_ends() -> None:
+    told: dict[str, Any] = {}
+    height = course(*({"measure": "progress", "threshold": share} for share in (0.1, 0.2, 0.3)), told=told)
+    passed = []
+    while height.is_complete(after([], 0.9)):
+        height.advance()
+        passed.append((height.number, height.lesson.name))
+    assert passed == [(1, "L1"), (2, "L2"), (3, "L3")]
+    assert told == {"lesson_num": 3}
+    ends = [Lesson.model_validate({"name": "only", "value": 1, "completion_criteria": {"behavior": "B"}})]
+    assert not Course("height", ends).is_complete(after([9]))
+
+
+@pytest.mark.parametrize("number", [2, -1, "first", None])
+def test_a_lesson_that_there_is_not_is_refused(number: Any) -> None:
+    with pytest.raises(UnityGymError, match=r"in lesson .* of environment_parameters\.height, which has 2 in the set"):
+        course({}, told={"lesson_num": number})
+
+
+# --- What players are told ------------------------------------------------------------------------------------------
+
+
+def settings_of(folder: Path, parameters: dict[str, Any], **blocks: Any) -> RunSettings:
+    tree = {
+        "default_settings": {"trainer_type": "ppo"},
+        "env_settings": {"seed": 4},
+        "checkpoint_settings": {"results_dir": str(folder), "run_id": "run"},
+        "environment_parameters": parameters,
+    }
+    return loads(yaml.safe_dump(tree | blocks))
+
+
+class Scene:
+    """What scenes of `n` players read."""
+
+    def __init__(self, n: int = 1) -> None:
+        self.channels = [EnvironmentParametersChannel() for _ in range(n)]
+        self.players = [EnvironmentParameters() for _ in range(n)]
+        self.pool = cast(PlayerPool, SimpleNamespace(environment_parameters=self.channels))
+
+    def draw(self, name: str, count: int) -> list[Array]:
+        """What each player draws now."""
+        for channel, player in zip(self.channels, self.players, strict=True):
+            for message in channel.message_queue:
+                player.on_message_received(IncomingMessage(message))
+            channel.message_queue.clear()
+        return [player.column(name, -99, count) for player in self.players]
+
+
+def kolmogorov_smirnov(drawn: Array, distribution: Callable[[Array], Array]) -> float:
+    """The largest distance of the numbers from a distribution, times √n: above 1.63 in 1 % of all samples of it."""
+    drawn = np.sort(drawn)
+    n = len(drawn)
+    cumulative = distribution(drawn)
+    distance = np.maximum(np.arange(1, n + 1) / n - cumulative, cumulative - np.arange(n) / n).max()
+    return float(distance * np.sqrt(n))
+
+
+def uniform(low: float, high: float) -> Callable[[Array], Array]:
+    return lambda values: np.clip((values - low) / (high - low), 0, 1)
+
+
+def test_players_draw_from_the_stated_distributions_with_seeds_of_their_own(tmp_path: Path) -> None:
+    parameters = {
+        "gravity": 9.5,
+        "mass": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0.5, "max_value": 10}},
+        "wind": {"sampler_type": "gaussian", "sampler_parameters": {"mean": 3, "st_dev": 2}},
+        "gap": {"sampler_type": "multirangeuniform", "sampler_parameters": {"intervals": [[0, 1], [4, 5]]}},
+        "twin": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0, "max_value": 1, "seed": 7}},
+        "other": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0, "max_value": 1, "seed": 7}},
+    }
+    settings = settings_of(tmp_path, parameters)
+    curricula, scene = Curricula(settings, Run(settings)), Scene(2)
+    assert curricula.constants == {"gravity": 9.5}
+    assert curricula.stats == {}
+    curricula.send(scene.pool)
+    assert [column.tolist() for column in scene.draw("gravity", 2)] == [[9.5, 9.5]] * 2
+    mass, wind, gap, twin, other = (scene.draw(name, 4000) for name in list(parameters)[1:])
+    for player in range(2):
+        assert kolmogorov_smirnov(mass[player], uniform(0.5, 10)) < 1.63
+        assert abs(wind[player].mean() - 3) < 0.1
+        assert abs(wind[player].std() - 2) < 0.1
+        below = gap[player] < 2
+        assert kolmogorov_smirnov(np.where(below, gap[player], gap[player] - 3), uniform(0, 2)) < 1.63
+    assert not np.array_equal(mass[0], mass[1])
+    assert np.array_equal(twin[0], other[0])
+    assert not np.array_equal(twin[0], twin[1])
+
+
+LESSONS = {
+    "height": {
+        "curriculum": [
+            {
+                "name": "low",
+                "value": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0, "max_value": 1}},
+                "completion_criteria": {"behavior": "B", "threshold": 1, "require_reset": True},
+            },
+            {"name": "high", "value": 8},
+        ]
+    },
+    "width": {
+        "curriculum": [
+            {
+                "name": "narrow",
+                "value": 1,
+                "completion_criteria": {"behavior": "B", "threshold": 5, "min_lesson_length": 2},
+            },
+            {
+                "name": "wide",
+                "value": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 2, "max_value": 3}},
+            },
+        ]
+    },
+}
+
+
+def test_a_lesson_that_begins_is_told_to_players_and_all_lessons_count_episodes_anew(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, LESSONS)
+    curricula, scene = Curricula(settings, Run(settings)), Scene()
+    curricula.send(scene.pool)
+    assert curricula.constants == {"width": 1}
+    low = scene.draw("height", 100)[0]
+    assert 0 <= low.min() < low.max() <= 1
+    assert curricula.advance(after([0])) == ([], False)
+    changed, reset = curricula.advance(after([6]))
+    assert (changed, reset) == (["height"], True)
+    assert curricula.stats == {"Environment/Lesson Number/height": 1, "Environment/Lesson Number/width": 0}
+    curricula.send(scene.pool, changed)
+    assert len(scene.channels[0].message_queue) == 1
+    assert scene.draw("height", 1)[0] == 8
+    assert curricula.advance(after([6])) == ([], False)  # the first episode since then
+    assert curricula.advance(after([6])) == (["width"], False)
+    curricula.send(scene.pool, ["width"])
+    wide = scene.draw("width", 100)[0]
+    assert 2 <= wide.min() < wide.max() <= 3
+
+
+def test_the_randomized_3dball_has_balls_of_the_stated_sizes(tmp_path: Path) -> None:
+    flags = {"env_settings.num_areas": 400, "env_settings.seed": 2, "checkpoint_settings.results_dir": str(tmp_path)}
+    settings = load(CONFIGS / "3DBall_randomize.yaml", flags=flags)
+    run = Run(settings)
+    curricula = Curricula(settings, run)
+    pool = PlayerPool(player_options(settings, run, curricula))
+    try:
+        curricula.send(pool)
+        pool.reset()
+        (table,) = pool.tables.values()
+        lowest = np.full(400, np.inf)
+        for _ in range(14):  # the balls fall, and rest on the platform, which is 5 m thick
+            pool.exchange({})
+            z, x, *offset = table.observations[0][:, :5].T
+            w = np.sqrt(1 - x**2 - z**2)
+            up = np.array([-2 * w * z, 1 - 2 * x**2 - 2 * z**2, 2 * w * x])
+            lowest = np.minimum(lowest, (up * np.array(offset)).sum(0))
+    finally:
+        pool.close()
+    assert kolmogorov_smirnov((lowest - 2.5) / 0.5, uniform(0.75, 3)) < 1.63
+
+
+# --- What runs do ---------------------------------------------------------------------------------------------------
+
+
+def test_a_required_reset_begins_all_episodes_and_trajectories_anew(tmp_path: Path) -> None:
+    parameters = {
+        "gravity": {
+            "curriculum": [
+                {
+                    "name": "falls",
+                    "value": 9.81,
+                    "completion_criteria": {
+                        "behavior": "3DBall",
+                        "measure": "progress",
+                        "threshold": 0.1,
+                        "require_reset": True,
+                    },
+                },
+                {"name": "floats", "value": 0},
+            ]
+        }
+    }
+    settings = settings_of(tmp_path, parameters, env_settings={"env_path": "embedded:3DBall", "seed": 1})
+    settings = settings.model_copy(
+        update={"behaviors": {"3DBall": settings.behavior("").model_copy(update={"max_steps": 1200})}}
+    )
+    run = Run(settings)
+    curricula = Curricula(settings, run)
+    pool = PlayerPool(player_options(settings, run, curricula))
+    try:
+        curricula.send(pool)
+        pool.reset()
+        training = Training(settings, run, pool, curricula)
+        (learner,) = training._learners.values()
+        for steps in range(12, 121, 12):
+            training._step()
+            assert learner.model.num_timesteps == steps
+        assert learner._lengths.tolist() == [10] * 12
+        assert learner.model.rollout_buffer.closed == 120
+        training._step()
+        assert curricula.lessons["gravity"].number == 1
+        assert learner.table.decided.all()
+        assert (learner.table.observations[0][:, 3] == 4).all()
+        assert learner.model.rollout_buffer.closed == 0
+        for steps in range(1, 4):
+            training._step()
+            assert learner._lengths.tolist() == [steps] * 12
+            assert learner._rewards == pytest.approx(np.full(12, 0.1 * steps))
+        assert (learner.table.observations[0][:, 3] == 4).all()  # the balls float
+        assert learner.model.num_timesteps == 132 + 36
+    finally:
+        pool.close()
+
+
+def lessons_of_basic(folder: Path, max_steps: int) -> str:
+    """A file of three lessons for Basic."""
+    tree = yaml.safe_load((CONFIGS / "Basic.yaml").read_text(encoding="utf-8"))
+    tree["behaviors"]["Basic"] |= {"max_steps": max_steps, "summary_freq": 100, "checkpoint_interval": 100}
+    lessons: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "value": 1,
+            "completion_criteria": {
+                "behavior": "Basic",
+                "measure": "progress",
+                "threshold": threshold,
+                "min_lesson_length": 3,
+            },
+        }
+        for name, threshold in (("first", 0.02), ("second", 0.9))
+    ]
+    tree["environment_parameters"] = {"width": {"curriculum": [*lessons, {"name": "third", "value": 3}]}}
+    path = folder / f"{max_steps}.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return str(path)
+
+
+def lesson_number(run: Path) -> int:
+    status = json.loads((run / "run_logs" / "training_status.json").read_text(encoding="utf-8"))
+    return int(status["width"]["lesson_num"])
+
+
+def test_a_run_passes_its_lessons_in_order_and_keeps_the_lesson_when_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--results-dir", str(tmp_path), "--seed", "1", "--run-id"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sb3_ext.learn", lessons_of_basic(tmp_path, 10_000), *arguments, "run"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.partition(",")[0].strip())
+        if lines[-1] == "Basic: step 500":
+            os.kill(process.pid, signal.SIGKILL)
+            break
+    process.communicate()
+    assert lines == [
+        *("Basic: step 100", "Basic: step 200", "Lesson 1 of width: second"),
+        *("Basic: step 300", "Basic: step 400", "Basic: step 500"),
+    ]
+    assert lesson_number(tmp_path / "run") == 1
+
+    assert main([lessons_of_basic(tmp_path, 700), *arguments, "run", "--resume"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "Lesson 1 of width: second"
+    assert told.index("Lesson 2 of width: third") == len(told) - 3  # before step 700 and what was saved
+    assert lesson_number(tmp_path / "run") == 2
+    events = EventAccumulator(str(tmp_path / "run" / "Basic"))
+    events.Reload()
+    numbers = {event.step: event.value for event in events.Scalars("Environment/Lesson Number/width")}
+    assert numbers == {100: 0, 200: 0, 300: 1, 400: 1, 500: 1, 600: 1, 700: 2}
+
+    assert main([lessons_of_basic(tmp_path, 8), *arguments, "next", "--initialize-from", "run"]) == 0
+    assert lesson_number(tmp_path / "next") == 0
