@@ -477,8 +477,8 @@ class BC(UnityAlgorithm):
             losses.append(loss.detach())
             self._n_updates += 1
             self.num_timesteps += int(valid[part].sum())
-            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-            if callback is not None:
+            if callback is not None:  # in learn, which knows how long it is
+                self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
                 callback.update_locals(locals())
                 if not callback.on_step():
                     return False
@@ -557,9 +557,10 @@ def _split(rollout: Rollout, length: int, part: float) -> tuple[Sequences, Seque
         chosen = torch.randperm(n, device=trajectory.device)[: round(part * n)]
         is_held = torch.isin(trajectory, chosen)
     else:
-        lengths = torch.from_numpy(rollout.lengths).to(trajectory)
-        first = lengths.cumsum(0) - lengths
-        is_held = decisions[:, 0] - first[trajectory] >= (1 - part) * lengths[trajectory]
+        count = trajectory.bincount()  # sequences of each
+        held = (part * count).round().clamp(min=1) if part else torch.zeros_like(count)
+        number = torch.arange(len(trajectory)).to(trajectory) - (count.cumsum(0) - count)[trajectory]
+        is_held = number >= (count - held)[trajectory]
     if not is_held.any() or is_held.all():
         return (decisions, valid), None
     return (decisions[~is_held], valid[~is_held]), (decisions[is_held], valid[is_held])

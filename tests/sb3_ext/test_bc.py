@@ -1,0 +1,343 @@
+"""BC: what it makes of recordings and of a teacher, and its life as an SB3 algorithm."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import arena_player
+import gymnasium as gym
+import numpy as np
+import pytest
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import configure
+
+from sb3_ext import BC, PPO, OnnxPolicy, Teacher, UnityVecEnv
+from sb3_ext.bc import _split
+from sb3_ext.expert import Expert
+from unity_gym.demonstrations import DemonstrationWriter
+from unity_gym.errors import DemonstrationError, NotReadyError, UnityGymError
+from unity_gym.pool import PlayerOptions, PlayerPool
+from unity_gym.specs import ActionSpec, ActionTuple, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+
+UNITY = Path(__file__).resolve().parents[2] / "../shared/unity"
+needs_unitys_files = pytest.mark.skipif(not UNITY.is_dir(), reason=f"Unity's files are not at {UNITY}")
+SMALL = {"hidden_units": 16, "num_layers": 1}
+
+
+def sensor(size: int, name: str = "") -> ObservationSpec:
+    return ObservationSpec((size,), (DimensionProperty.NONE,), ObservationType.DEFAULT, name)
+
+
+SPEC = BehaviorSpec([sensor(2, "cue"), sensor(2, "now")], ActionSpec(1, (3, 2)))
+
+
+def record(path: Path, lengths: tuple[int, ...] = (9,) * 12, seed: int = 0) -> Path:
+    """An expert that chooses where the larger of two numbers now is, and the sign of a cue that it saw at first."""
+    rng = np.random.default_rng(seed)
+    with DemonstrationWriter(path, "Toy", SPEC) as writer:
+        for length in lengths:
+            cue = rng.choice([-1, 1])
+            for step in range(length + 1):
+                now = rng.normal(size=2).astype(np.float32)
+                action = ActionTuple(
+                    np.tanh(now[:1])[np.newaxis] + rng.normal(0, 0.05, (1, 1)),
+                    np.array([[2 * now.argmax(), int(cue > 0)]]),
+                )
+                seen = np.full(2, cue if step == 0 else 0, np.float32)
+                ended = step == length
+                writer.add([seen, now], None if ended else action, terminated=ended)
+    return path
+
+
+@pytest.mark.parametrize("memory", [0, 8])
+def test_a_policy_does_what_was_recorded_and_remembers_if_it_can(tmp_path: Path, memory: int) -> None:
+    path = record(tmp_path / "toy.demo", (9,) * 120)
+    network = {**SMALL, "memory_size": memory, "sequence_length": 5}
+    model = BC(
+        "UnityPolicy", None, 1e-2, 40, demonstrations=path, held_out=0.2, policy_kwargs=network, seed=0, device="cpu"
+    )
+    model.learn(120 * 9 * 30)
+    scores = model.score(record(tmp_path / "other.demo", (9,) * 20, seed=1))
+    assert scores.keys() == model.held_out.keys() == {"loss", "accuracy", "mean_absolute_error"}
+    assert scores["mean_absolute_error"] < 0.1
+    # Without memory the second branch is a guess but for the first of nine decisions.
+    low, high = (0.93, 1.0) if memory else (0.7, 0.85)
+    assert low <= scores["accuracy"] <= high
+
+
+def test_the_best_weights_on_what_was_held_out_are_kept(tmp_path: Path) -> None:
+    path = record(tmp_path / "toy.demo")
+    model = BC("UnityPolicy", None, 3e-2, demonstrations=path, patience=3, policy_kwargs=SMALL, seed=0, device="cpu")
+    losses = []
+    score = model._score
+
+    def noting(*arguments: Any) -> dict[str, float]:
+        scores = score(*arguments)
+        losses.append(scores["loss"])
+        return scores
+
+    model._score = noting  # type: ignore[method-assign]
+    model.learn()  # ends by itself
+    best = int(np.argmin(losses))
+    assert len(losses) == best + 1 + 3
+    assert model.held_out["loss"] == losses[best]
+
+
+def test_what_is_held_out_is_whole_episodes_or_else_the_last_parts(tmp_path: Path) -> None:
+    expert = Expert(record(tmp_path / "many.demo", (3, 5) * 10), SPEC)
+    shown, held = _split(expert, 2, 0.2)
+    assert held is not None
+    for sequences in (shown, held):
+        assert sequences[0].shape == sequences[1].shape
+    of_shown, of_held = (expert.trajectory[decisions[valid]].unique() for decisions, valid in (shown, held))
+    assert len(of_held) == 4
+    assert not set(of_shown.tolist()) & set(of_held.tolist())
+    assert sum(int(valid.sum()) for _, valid in (shown, held)) == len(expert)
+
+    expert = Expert(record(tmp_path / "few.demo", (20, 10)), SPEC)
+    shown, held = _split(expert, 1, 0.2)
+    assert held is not None
+    assert held[0].flatten().tolist() == [16, 17, 18, 19, 28, 29]
+    assert len(shown[0]) == 24
+    assert _split(expert, 1, 0.0)[1] is None
+
+    expert = Expert(record(tmp_path / "short.demo", (7,) * 5), SPEC)
+    shown, held = _split(expert, 1, 0.1)
+    assert held is not None
+    assert held[0].flatten().tolist() == [6, 13, 20, 27, 34]
+
+
+def test_deviations_are_those_of_the_expert(tmp_path: Path) -> None:
+    spec, rng = BehaviorSpec([sensor(1)], ActionSpec(2, ())), np.random.default_rng(0)
+    with DemonstrationWriter(tmp_path / "noisy.demo", "Noisy", spec) as writer:
+        for step in range(1001):
+            action = ActionTuple(rng.normal((0.3, -0.2), (0.05, 0.2), (1, 2)))
+            writer.add([np.ones(1, np.float32)], None if step == 1000 else action, terminated=step == 1000)
+    for scaling in ("unity", "clip"):
+        model = BC(
+            "UnityPolicy",
+            None,
+            1e-2,
+            demonstrations=tmp_path / "noisy.demo",
+            action_scaling=scaling,
+            policy_kwargs=SMALL,
+            seed=0,
+            device="cpu",
+        )
+        model.learn(20_000)
+        drawn, _ = model.predict(np.ones((2000, 1), np.float32))
+        np.testing.assert_allclose(drawn.mean(0), (0.3, -0.2), atol=0.05)
+        np.testing.assert_allclose(drawn.std(0), (0.05, 0.2), rtol=0.25)  # from 100 decisions that were held out
+
+
+def test_it_is_an_sb3_algorithm(tmp_path: Path) -> None:
+    path = record(tmp_path / "toy.demo")
+    model = BC("UnityPolicy", None, demonstrations=path, policy_kwargs={**SMALL, "normalize": True}, device="cpu")
+    model.set_logger(configure(str(tmp_path), ["csv"]))
+    model.learn(500, callback=CheckpointCallback(2, str(tmp_path)), progress_bar=True)
+    assert model.num_timesteps >= 500
+    assert len(list(tmp_path.glob("rl_model_*_steps.zip"))) > 1
+    head, *lines = (tmp_path / "progress.csv").read_text().splitlines()
+    assert set(head.split(",")) >= {"train/loss", "held_out/accuracy", "held_out/mean_absolute_error"}
+    assert lines
+    before = model.num_timesteps
+    model.learn(200, reset_num_timesteps=False)
+    assert model.num_timesteps >= before + 200
+
+    model.save(tmp_path / "model")
+    path.rename(tmp_path / "moved.demo")
+    loaded = BC.load(tmp_path / "model", device="cpu")
+    seen = {"vector": np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)}
+    mine, theirs = (each.predict(seen, deterministic=True)[0] for each in (model, loaded))
+    for key in mine:
+        np.testing.assert_array_equal(mine[key], theirs[key])
+    assert loaded.held_out == model.held_out
+    with pytest.raises(DemonstrationError, match="no recording"):
+        loaded.learn(100)
+
+    model.export_onnx(tmp_path / "toy.onnx")
+    unitys, _ = OnnxPolicy(tmp_path / "toy.onnx", spec=SPEC).predict(seen, deterministic=True)
+    np.testing.assert_allclose(unitys["continuous"], mine["continuous"], atol=1e-5)
+    np.testing.assert_array_equal(unitys["discrete"], mine["discrete"])
+
+
+def test_a_callback_may_end_it(tmp_path: Path) -> None:
+    class Stop(BaseCallback):
+        def _on_step(self) -> bool:
+            return self.n_calls < 3
+
+    model = BC("UnityPolicy", None, demonstrations=record(tmp_path / "toy.demo"), device="cpu")
+    model.learn(10_000, callback=Stop())
+    assert model._n_updates == 3
+
+
+def test_ppo_goes_on_with_what_was_cloned(tmp_path: Path) -> None:
+    spec = BehaviorSpec([sensor(20)], ActionSpec(0, (3,)))
+    with DemonstrationWriter(tmp_path / "basic.demo", "Basic", spec) as writer:
+        for _ in range(5):
+            for step in range(8):
+                seen = np.eye(20, dtype=np.float32)[10 + step]
+                writer.add([seen], None if step == 7 else ActionTuple(discrete=np.array([[2]])), terminated=step == 7)
+    env = UnityVecEnv("Unity-Basic-v0", seed=0)
+    cloned = BC("UnityPolicy", env, 1e-2, demonstrations=tmp_path / "basic.demo", seed=0, device="cpu").learn(2000)
+    assert cloned.held_out["accuracy"] == 1
+    assert evaluate_policy(cloned, env, 3, warn=False)[0] == pytest.approx(0.93)
+    model = PPO("UnityPolicy", env, device="cpu")
+    model.policy.load_state_dict(cloned.policy.state_dict())
+    assert evaluate_policy(model, env, 3, warn=False)[0] == pytest.approx(0.93)
+    env.close()
+
+
+# A teacher
+
+
+class Right:
+    """Basic's best policy, which sometimes goes left; it counts its decisions in its memory."""
+
+    def __init__(self) -> None:
+        self.memories: list[int] = []
+
+    def predict(
+        self, observation: np.ndarray, state: Any, episode_start: np.ndarray, deterministic: bool, action_masks: Any
+    ) -> tuple[np.ndarray, tuple[np.ndarray]]:
+        n = len(observation)
+        assert action_masks.shape == (n, 3)
+        memory = np.zeros((n, 1)) if state is None else state[0]
+        memory = np.where(episode_start[:, np.newaxis], 0, memory) + 1
+        if not deterministic:
+            return np.where(memory[:, 0] % 3 == 0, 1, 2), (memory,)
+        self.memories.append(int(memory[0, 0]))
+        return np.full(n, 2), (memory,)
+
+
+def test_a_student_learns_what_its_teacher_does_while_it_is_done() -> None:
+    env = UnityVecEnv("Unity-Basic-v0", seed=0)
+    teacher = Right()
+    model = BC("UnityPolicy", env, 1e-2, teacher=teacher, watch_steps=40, policy_kwargs=SMALL, seed=0, device="cpu")
+    model.set_logger(configure(None, []))
+    model.learn(300)
+    assert model.teacher is not None
+    assert model.num_timesteps == 40 + 80 + 120 + 160  # after every 40 decisions, a pass over all of them
+    assert len(model.teacher) == model.teacher.number == 160
+    assert model.held_out["accuracy"] == 1
+    # It explored: episodes were longer than the best, and its memory began anew with each.
+    assert max(teacher.memories) > 7
+    assert teacher.memories.count(1) > 3
+    env.close()
+    env = UnityVecEnv("Unity-Basic-v0", seed=0)  # a reset would leave the agent where it is
+    mean, _ = evaluate_policy(model, env, 3, warn=False)
+    assert mean == pytest.approx(0.93)
+    env.close()
+
+
+def test_record_off_adds_nothing_and_clear_empties() -> None:
+    env = UnityVecEnv("Unity-Basic-v0", seed=0)
+    model = BC("UnityPolicy", env, teacher=lambda seen: np.full(len(seen), 2), watch_steps=10, device="cpu")
+    teacher = model.teacher
+    assert teacher is not None
+    table = env.table
+
+    def act(decisions: int) -> None:
+        for _ in range(decisions):
+            env.exchange(teacher.decide(table))
+            teacher.observe(table)
+
+    env.reset()
+    act(5)
+    teacher.stop()
+    act(4)  # the first episode ends after 7
+    assert len(teacher) == 5
+    model.learn(5)  # watches nothing
+    assert len(teacher) == 5
+    teacher.start()
+    act(3)
+    rollout, number = teacher.recorded()
+    assert len(rollout) == len(teacher) == 8
+    assert rollout.lengths.tolist() == [5, 3]  # what was not recorded lies between them
+    assert number.tolist() == list(range(8))
+    assert (rollout.actions == 2).all()
+    assert rollout.observations[0].argmax(1).tolist()[:5] == [10, 11, 12, 13, 14]
+    teacher.clear()
+    assert len(teacher) == 0
+    with pytest.raises(NotReadyError, match="record is empty"):
+        model.train()
+    teacher.stop()
+    with pytest.raises(NotReadyError, match="record is empty"):
+        model.learn(10)
+    teacher.start()
+    model.learn(10)
+    assert len(teacher) == 10
+    env.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
+@pytest.mark.parametrize("memory", [0, 8])
+def test_a_student_watches_another_behavior_of_its_scene(tmp_path: Path, memory: int) -> None:
+    """Both teams play at once; agents of the teacher's come and go, and have masks."""
+    pool = PlayerPool(PlayerOptions(file_name=arena_player.launcher(tmp_path), seed=0))
+    try:
+        pool.reset()
+        theirs, mine = (pool.tables[f"Striker?team={team}"] for team in (0, 1))
+
+        def expert(seen: np.ndarray) -> np.ndarray:
+            return np.stack([seen[:, 0] == 0, seen[:, 1] < 4], 1).astype(np.int64)  # by row, and by tick
+
+        teacher = Teacher(expert, theirs.spec)
+        network = {**SMALL, "memory_size": memory, "sequence_length": 4}
+        student = BC("UnityPolicy", None, 1e-2, 16, teacher=teacher, policy_kwargs=network, seed=0, device="cpu")
+        student.set_logger(configure(None, []))
+        student.begin(mine.spec)
+        for step in range(240):
+            pool.exchange(
+                {"Striker?team=0": teacher.decide(theirs), "Striker?team=1": student.decide(mine, deterministic=True)}
+            )
+            teacher.observe(theirs)
+            student.observe(mine)
+            if step % 8 == 7:
+                student.train()
+    finally:
+        pool.close()
+    rollout, _ = teacher.recorded()
+    # A game has 8 decisions, the first striker leaves after 3; the first game is short by one, the last is cut off.
+    assert rollout.lengths.tolist() == [2, 7, *[3, 8] * 29, 1, 1]
+    assert student.held_out["accuracy"] > 0.95
+    assert len(rollout) == len(teacher) == teacher.number
+
+
+def test_what_it_cannot_learn_from_is_refused(tmp_path: Path) -> None:
+    path = record(tmp_path / "toy.demo")
+    with pytest.raises(UnityGymError, match="one of them"):
+        BC("UnityPolicy", None)
+    with pytest.raises(UnityGymError, match="one of them"):
+        BC("UnityPolicy", None, demonstrations=path, teacher=Right())
+    with pytest.raises(UnityGymError, match=r"UnityVecEnv.*DummyVecEnv"):
+        BC("UnityPolicy", gym.make("CartPole-v1"), teacher=Right())
+    with pytest.raises(DemonstrationError, match=r"sensor 1: .*DIFFERENT"):
+        BC("UnityPolicy", gym.make("CartPole-v1"), demonstrations=path)
+    with pytest.raises(DemonstrationError, match="no recording"):
+        BC("UnityPolicy", None, demonstrations=tmp_path / "nothing.demo")
+    for name, number in (("held_out", 1), ("patience", 0), ("batch_size", 0), ("watch_steps", 0)):
+        with pytest.raises(UnityGymError, match=name):
+            BC("UnityPolicy", None, demonstrations=path, **{name: number})  # type: ignore[arg-type]
+    with pytest.raises(UnityGymError, match="by learn"):
+        BC("UnityPolicy", None, demonstrations=path, device="cpu").train()
+
+
+@pytest.mark.slow
+@needs_unitys_files
+@pytest.mark.parametrize("online", [False, True])
+def test_3dball_is_learned_from_unitys_recording_and_from_unitys_policy(online: bool) -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    expert: dict[str, Any] = (
+        {"teacher": OnnxPolicy(UNITY / "models/3DBall.onnx", env, seed=0)}
+        if online
+        else {"demonstrations": UNITY / "demonstrations/Expert3DBall.demo"}
+    )
+    model = BC("UnityPolicy", env, policy_kwargs={"normalize": True}, seed=0, device="cpu", **expert)
+    model.learn(60_000)
+    mean, _ = evaluate_policy(model, env, 12, warn=False)
+    env.close()
+    assert mean > (90 if online else 80)
