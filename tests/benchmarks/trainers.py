@@ -18,7 +18,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +32,16 @@ PLAYER = Path(__file__).with_name("counting_player.py")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
 TOO_LONG = 1200  # seconds
 SCENES = {"3DBall": (98.0, 6000), "Basic": (0.93, 1000), "PushBlock": (4.0, 20000)}  # threshold, summary_freq
-_SUMMARY = re.compile(r"step:? (\d+)\b.*mean reward:? (-?[\d.]+\d)", re.IGNORECASE)
+_SUMMARY = re.compile(r"step:? (\d+)\b.*mean (?:group )?reward:? (-?[\d.]+\d)", re.IGNORECASE)
+
+
+class Told(NamedTuple):
+    """A trainer's summary: agent-steps as it counts them, the mean reward, which is that of the groups where there are
+    groups, and the seconds since its start."""
+
+    steps: int
+    reward: float
+    seconds: float
 
 
 class Reached(NamedTuple):
@@ -59,27 +71,36 @@ def player_of(scene: str, folder: Path) -> Path:
     return path
 
 
-def run(command: list[str], threshold: float, steps: Path) -> Reached:
-    """Run a trainer until it says that the threshold is reached; the agent-steps are then read from a file."""
+def summaries(command: list[str], limit: float) -> Iterator[Told]:
+    """What a trainer tells until it ends; it is stopped after `limit` seconds, or when nobody reads on."""
     started = time.perf_counter()
+    lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as trainer:
         assert trainer.stdout is not None
-        reached, told = Reached(float("inf"), float("inf")), []
+        clock = threading.Timer(limit, trainer.send_signal, [signal.SIGINT])
+        clock.start()
         try:
             for line in trainer.stdout:
-                told.append(line)
-                seconds = time.perf_counter() - started
-                found = _SUMMARY.search(line)
-                if found and float(found[2]) >= threshold:
-                    reached = Reached(int(np.fromfile(steps, np.int64)[0]), seconds)
-                if reached.seconds <= seconds or seconds > TOO_LONG:
-                    break
-        finally:
+                lines.append(line)
+                if found := _SUMMARY.search(line):
+                    yield Told(int(found[1]), float(found[2]), time.perf_counter() - started)
+        except GeneratorExit:
             trainer.send_signal(signal.SIGINT)
-            told += trainer.stdout.readlines()
-    if not any(_SUMMARY.search(line) for line in told):
-        sys.exit("".join(told[-30:]) + f"no summary came from: {shlex.join(command)}")
-    return reached
+            trainer.stdout.read()
+            raise
+        finally:
+            clock.cancel()
+    if not any(_SUMMARY.search(line) for line in lines):
+        sys.exit("".join(lines[-30:]) + f"no summary came from: {shlex.join(command)}")
+
+
+def run(command: list[str], threshold: float, steps: Path) -> Reached:
+    """Run a trainer until it says that the threshold is reached; the agent-steps are then read from a file."""
+    with closing(summaries(command, TOO_LONG)) as told:
+        for one in told:
+            if one.reward >= threshold:
+                return Reached(int(np.fromfile(steps, np.int64)[0]), one.seconds)
+    return Reached(float("inf"), float("inf"))
 
 
 def main() -> None:
