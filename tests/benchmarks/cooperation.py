@@ -6,8 +6,8 @@ python tests/benchmarks/cooperation.py --tables                          # only 
 
 All trainers read the settings of `configs/poca`, PPO with another `trainer_type`, and launch the same player. A run
 ends with the scene's agent-steps or minutes, whichever come first. Time counts from the start of the command. Figures
-go to `cooperation/<scene>.json`; from them come the table in `cooperation/README.md` and a picture a scene. `PEER` needs
-Unity's package `mlagents` 1.1.0 on Python 3.10.
+go to `cooperation/<scene>.json`; from them come the table in `cooperation/README.md` and a picture a scene. `PEER`
+needs Unity's package `mlagents` 1.1.0 on Python 3.10.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Budget(NamedTuple):
 
 
 SCENES = {
-    "CooperativePushBlock": Budget(agents=48, areas=16, steps=1_000_000, minutes=30, summary_freq=48_000),
-    "DungeonEscape": Budget(agents=36, areas=12, steps=1_000_000, minutes=20, summary_freq=20_000),
+    "CooperativePushBlock": Budget(agents=48, areas=16, steps=1_000_000, minutes=20, summary_freq=48_000),
+    "DungeonEscape": Budget(agents=36, areas=12, steps=1_000_000, minutes=15, summary_freq=20_000),
 }
 
 
@@ -74,9 +74,9 @@ def write_tables() -> None:
     lines = [
         "# How groups learn",
         "",
-        "The reward is the mean of what groups got in an episode, over the episodes that ended since the summary before,",
-        f"at last over {LAST} summaries. A run ends with the agent-steps or the minutes of its scene, whichever come",
-        "first. All runs used one machine with 2 cores, one after the other, beside other work.",
+        "The reward is the mean of what groups got in an episode, over the episodes that ended since the summary",
+        f"before, at last over {LAST} summaries. A run ends with the agent-steps or the minutes of its scene, whichever",
+        "come first. All runs used one machine with 2 cores, one after the other, beside other work.",
     ]
     for scene, budget in SCENES.items():
         path = RESULTS / f"{scene}.json"
