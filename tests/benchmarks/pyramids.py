@@ -1,0 +1,158 @@
+"""Pyramids, whose reward is sparse: PPO alone, with curiosity, with RND, and with what an expert recorded.
+
+python tests/benchmarks/pyramids.py curiosity --seed 0
+python tests/benchmarks/pyramids.py imitation --seed 0 --demonstrations FOLDER    # with Unity's ExpertPyramid.demo
+python tests/benchmarks/pyramids.py --tables                                      # only write table and picture again
+
+A run is `unity-learn` with the settings of `configs`, which are Unity's, on the embedded player. It ends when the mean
+reward of the last summaries is what Unity documents, with the agent-steps of `--steps` or after `--minutes`, whichever
+comes first. Time counts from the start of the command. Figures go to `pyramids/curves.json`; from them come the table
+in `pyramids/README.md` and the picture `pyramids/curves.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import yaml
+from trainers import summaries
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+RESULTS = Path(__file__).with_name("pyramids")
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+DEMONSTRATIONS = Path(__file__).resolve().parents[3] / "shared" / "unity" / "demonstrations"
+RUNS = {
+    "PPO alone": ("ppo/Pyramids.yaml", "the same without its reward signal `curiosity`"),
+    "curiosity": ("ppo/Pyramids.yaml", ""),
+    "RND": ("ppo/PyramidsRND.yaml", ""),
+    "imitation": ("imitation/Pyramids.yaml", "cloning, GAIL and curiosity"),
+}
+LAST = 5  # summaries of 30,000 agent-steps that a mean is taken over
+GOALS = (1.0, 1.75)  # Unity documents the second
+
+Curve = list[tuple[int, float, float]]
+"""Of each summary: agent-steps, mean reward, seconds."""
+
+
+def learn(run: str, seed: int, demonstrations: Path, steps: int, minutes: float) -> Curve:
+    """Train, and return the learning curve."""
+    settings = yaml.safe_load((CONFIGS / RUNS[run][0]).read_text(encoding="utf-8"))
+    behavior = settings["behaviors"]["Pyramids"]
+    if run == "PPO alone":
+        del behavior["reward_signals"]["curiosity"]
+    for part in (behavior["reward_signals"].get("gail"), behavior.get("behavioral_cloning")):
+        if part:
+            part["demo_path"] = str(demonstrations / Path(part["demo_path"]).name)
+    curve: Curve = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "settings.yaml")
+        path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+        command = [sys.executable, "-m", "sb3_ext.learn", str(path), f"--seed={seed}", f"--results-dir={folder}"]
+        with closing(summaries([*command, "--run-id=run"], 60 * minutes)) as told:
+            for each in told:
+                curve.append((each.steps, each.reward, round(each.seconds, 1)))
+                print(run, seed, *curve[-1], flush=True)
+                if each.steps >= steps or smooth(curve)[-1] >= GOALS[-1]:
+                    break
+    return curve
+
+
+def smooth(curve: Curve) -> Any:
+    """The mean reward of the last summaries up to each, (summaries,); nan where there are not yet enough."""
+    rewards = np.array(curve)[:, 1]
+    means = np.full(len(rewards), np.nan)
+    if len(rewards) >= LAST:
+        means[LAST - 1 :] = np.convolve(rewards, np.full(LAST, 1 / LAST), "valid")
+    return means
+
+
+def reached(curve: Curve, goal: float) -> str:
+    """When the mean reward of the last summaries was this for the first time."""
+    there = np.flatnonzero(smooth(curve) >= goal)
+    return f"{curve[there[0]][0]:,}, {curve[there[0]][2] / 60:.1f} min" if len(there) else "no"
+
+
+def write_tables() -> None:
+    """Write the table and the picture of all runs that have figures."""
+    runs = {name: {int(seed): curve for seed, curve in seeds.items()} for name, seeds in _figures().items()}
+    lines = [
+        "# Pyramids, whose reward is sparse",
+        "",
+        "An episode of 1000 decisions that never finds the gold pays −1, Unity documents 1.75. Rewards are means over",
+        f"the episodes of {LAST} summaries of 30,000 agent-steps. A run ends at 1.75, or with the agent-steps or the",
+        "minutes that it was given. All runs used one machine with 2 cores, one after the other, beside other work.",
+        "",
+        "| settings | seed | agent-steps | minutes | best reward | reward at last | 1.0 after | 1.75 after |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, seeds in runs.items():
+        for seed, curve in seeds.items():
+            steps, _, seconds = curve[-1]
+            means = smooth(curve)
+            rewards = f"{np.nanmax(means):.2f} | {means[-1]:.2f}"
+            goals = " | ".join(reached(curve, goal) for goal in GOALS)
+            lines.append(f"| {name} | {seed} | {steps:,} | {seconds / 60:.1f} | {rewards} | {goals} |")
+    lines += ["", "![Learning curves](curves.png)", ""]
+    for name, (config, words) in RUNS.items():
+        told = f"`configs/{config}`" + f", {words}" * bool(words)
+        lines.append(f'- {name}: {told}; `python tests/benchmarks/pyramids.py "{name}" --seed SEED`')
+    (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    draw(runs)
+
+
+def draw(runs: dict[str, dict[int, Curve]]) -> None:
+    """Write the learning curves against agent-steps and against time as one picture."""
+    figure, both = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+    for color, (name, seeds) in enumerate(runs.items()):
+        for style, (seed, curve) in zip(("-", "--", ":", "-."), seeds.items(), strict=False):
+            steps, rewards, seconds = np.array(curve).T
+            for axes, along in zip(both, (steps / 1e6, seconds / 60), strict=True):
+                axes.plot(along, rewards, style, color=f"C{color}", label=f"{name}, seed {seed}")
+    both[0].set(xlabel="million agent-steps", ylabel="mean reward", title="Pyramids")
+    both[1].set(xlabel="minutes")
+    both[0].legend(fontsize="small")
+    for axes in both:
+        axes.grid(alpha=0.3)
+    figure.savefig(RESULTS / "curves.png", dpi=80)
+    plt.close(figure)
+
+
+def _figures() -> dict[str, dict[str, Curve]]:
+    """What was measured: a curve a run and seed."""
+    path = RESULTS / "curves.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", choices=RUNS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=1_500_000, help="agent-steps at most (1,500,000)")
+    parser.add_argument("--minutes", type=float, default=30, help="at most (30)")
+    parser.add_argument("--demonstrations", type=Path, default=DEMONSTRATIONS, help="a folder of Unity's recordings")
+    parser.add_argument("--tables", action="store_true", help="run nothing; write table and picture from the figures")
+    arguments = parser.parse_args()
+    if (arguments.run is None) == (not arguments.tables):
+        parser.error("name a run or say --tables")
+    RESULTS.mkdir(exist_ok=True)
+    if arguments.run:
+        curve = learn(arguments.run, arguments.seed, arguments.demonstrations, arguments.steps, arguments.minutes)
+        figures = _figures()
+        figures.setdefault(arguments.run, {})[str(arguments.seed)] = curve
+        (RESULTS / "curves.json").write_text(json.dumps(figures, sort_keys=True) + "\n", encoding="utf-8")
+    write_tables()
+
+
+if __name__ == "__main__":
+    main()
