@@ -75,7 +75,7 @@ def write_tables() -> None:
         "# How groups learn",
         "",
         "The reward is the mean of what groups got in an episode, over the episodes that ended since the summary",
-        f"before, at last over {LAST} summaries. A run ends with the agent-steps or the minutes of its scene, whichever",
+        f"before, at last over {LAST} summaries. A run ends with the agent-steps or minutes of its scene, whichever",
         "come first. All runs used one machine with 2 cores, one after the other, beside other work.",
     ]
     for scene, budget in SCENES.items():
