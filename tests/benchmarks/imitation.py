@@ -1,4 +1,4 @@
-"""What behavioral cloning makes of Unity's recordings, and of Unity's policy as a teacher, on the embedded player.
+"""What cloning and GAIL make of Unity's recordings and of Unity's policy as a teacher, on the embedded player.
 
 python tests/benchmarks/imitation.py 3DBall                     # one run with seed 0
 python tests/benchmarks/imitation.py PushBlock --seeds 0 1 2
@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,10 +26,15 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import torch
+import yaml
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecEnv
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from trainers import summaries
 
-from sb3_ext import BC, OnnxPolicy, UnityVecEnv
+from sb3_ext import BC, PPO, OnnxPolicy, UnityVecEnv
 from unity_gym.demonstrations import load
 
 mpl.use("Agg")
@@ -35,6 +42,8 @@ import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).with_name("imitation")
 UNITY = Path(__file__).resolve().parents[3] / "shared" / "unity"
+CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "imitation"
+TOO_LONG = 1800  # seconds
 EPISODES = 100  # that a policy is judged by
 
 Figures = dict[str, Any]
@@ -62,6 +71,38 @@ def from_teacher(scene: str, name: str, unity: Path, seed: int) -> Figures:
     return figures | {"recorded": len(model.teacher)}
 
 
+def from_discriminator(scene: str, unity: Path, seed: int) -> Figures:
+    """GAIL without the scene's reward, by `unity-learn`."""
+    settings = yaml.safe_load((CONFIGS / f"{scene}.yaml").read_text(encoding="utf-8"))
+    gail = settings["behaviors"][scene]["reward_signals"]["gail"]
+    gail["demo_path"] = str(unity / "demonstrations" / Path(gail["demo_path"]).name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "settings.yaml")
+        path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+        command = [sys.executable, "-m", "sb3_ext.learn", str(path), f"--seed={seed}", f"--results-dir={folder}"]
+        told = list(summaries([*command, "--run-id=run"], TOO_LONG))
+        run = Path(folder, "run", scene)
+        events = EventAccumulator(str(run))
+        events.Reload()
+        estimates = {
+            who: [[event.step, round(event.value, 4)] for event in events.Scalars(f"Policy/GAIL {who} Estimate")]
+            for who in ("Expert", "Policy")
+        }
+        env = UnityVecEnv(f"Unity-{scene}-v0", seed=seed + 1000)
+        try:
+            model = PPO.load(max(run.glob("*.zip"), key=lambda file: int(re.findall(r"\d+", file.stem)[-1])))
+            judged = judge(model, env)
+        finally:
+            env.close()
+    return {
+        "steps": model.num_timesteps,
+        "seconds": round(told[-1].seconds),
+        "recorded": len(load(gail["demo_path"])),
+        "curve": [[each.steps, each.reward] for each in told],
+        "estimates": estimates,
+    } | judged
+
+
 RUNS: dict[str, tuple[Callable[[Path, int], Figures], str]] = {
     "3DBall": (
         partial(from_recording, "3DBall", "Expert3DBall"),
@@ -87,15 +128,19 @@ RUNS: dict[str, tuple[Callable[[Path, int], Figures], str]] = {
         partial(from_teacher, "3DBall", "3DBall"),
         "A student watches Unity's 3DBall.onnx play. What is held out is what the teacher did since the last pass.",
     ),
+    "3DBall-GAIL": (
+        partial(from_discriminator, "3DBall"),
+        "GAIL alone, by `unity-learn configs/imitation/3DBall.yaml`: PPO, which gets the discriminator's reward and not "
+        "the scene's. The discriminator's estimates are means over the last summary.",
+    ),
 }
 
 
 def learn(model: BC, steps: int) -> Figures:
     """Train the model, judge it by its likeliest and by sampled actions, and close its environment.
 
-    :return: `steps` learned from, `seconds` of training, scores on what was `held_out`, and by `likeliest` and by
-        `sampled` actions the mean and standard deviation of the return of `EPISODES` episodes and the part of them with
-        a return above 0; `curve`: pairs of steps and the accuracy or mean absolute error on what was held out
+    :return: `steps` learned from, `seconds` of training, scores on what was `held_out`, what `judge` says, and `curve`:
+        pairs of steps and the accuracy or mean absolute error on what was held out
     """
     env = model.get_env()
     assert env is not None
@@ -107,10 +152,7 @@ def learn(model: BC, steps: int) -> Figures:
             seconds = time.perf_counter() - started
             with Path(folder, "progress.csv").open() as table:
                 rows = list(csv.DictReader(table))
-        returns = {
-            name: evaluate_policy(model, env, EPISODES, name == "likeliest", return_episode_rewards=True)[0]
-            for name in ("likeliest", "sampled")
-        }
+        judged = judge(model, env)
     finally:
         env.close()
     kind = "accuracy" if "accuracy" in model.held_out else "mean_absolute_error"
@@ -119,10 +161,17 @@ def learn(model: BC, steps: int) -> Figures:
         "seconds": round(seconds),
         "held_out": {name: round(number, 4) for name, number in model.held_out.items()},
         "curve": [[int(row["time/total_timesteps"]), round(float(row[f"held_out/{kind}"]), 4)] for row in rows],
-    } | {
-        name: np.round([np.mean(each), np.std(each), np.mean(np.array(each) > 0)], 3).tolist()
-        for name, each in returns.items()
-    }
+    } | judged
+
+
+def judge(model: BaseAlgorithm, env: VecEnv) -> Figures:
+    """By `likeliest` and by `sampled` actions: mean and standard deviation of the return of `EPISODES` episodes, and the
+    part of them with a return above 0."""
+    judged = {}
+    for name in ("likeliest", "sampled"):
+        returns = np.array(evaluate_policy(model, env, EPISODES, name == "likeliest", return_episode_rewards=True)[0])
+        judged[name] = np.round([returns.mean(), returns.std(), (returns > 0).mean()], 3).tolist()
+    return judged
 
 
 def write_tables() -> None:
@@ -130,7 +179,7 @@ def write_tables() -> None:
     lines = [
         "# What is imitated",
         "",
-        "Behavioral cloning, `sb3_ext.BC` with its defaults and normalised observations; the scene's reward is not",
+        "Behavioral cloning is `sb3_ext.BC` with its defaults and normalised observations; the scene's reward is never",
         f"learned from. Returns are means of {EPISODES} episodes, ± their standard deviation; goals are the episodes",
         "with a return above 0. Accuracy is the part of the expert's choices that are the policy's likeliest, error",
         "the mean absolute one of actions in −1…1, both on what was held out: whole episodes, drawn anew with each",
@@ -146,19 +195,17 @@ def write_tables() -> None:
         if "most_frequent" in first:
             words += f" Always the most frequent choice would be right in {first['most_frequent']:.1%}."
         lines += ["", f"## {name}", "", words, "", f"`{command}`", ""]
+        kind = "estimates at last" if "estimates" in first else "held out"
         lines += [
-            "| seed | recorded | learned from | training | held out | return (likeliest) | goals | (sampled) | goals |",
+            f"| seed | recorded | learned from | training | {kind} | return (likeliest) | goals | (sampled) | goals |",
             "|---|---|---|---|---|---|---|---|---|",
         ]
         for seed, each in figures.items():
-            scores = each["held_out"]
-            held = f"accuracy {scores['accuracy']:.1%}" if "accuracy" in scores else ""
-            held = held or f"error {scores['mean_absolute_error']:.3f}"
             judged = [
                 f"{mean:.2f} ± {std:.2f} | {goals:.0%}" for mean, std, goals in (each["likeliest"], each["sampled"])
             ]
             lines.append(
-                f"| {seed} | {each['recorded']:,} | {each['steps']:,} | {each['seconds']} s | {held} | "
+                f"| {seed} | {each['recorded']:,} | {each['steps']:,} | {each['seconds']} s | {told(each)} | "
                 f"{' | '.join(judged)} |"
             )
         lines += ["", f"![Learning curve of {name}]({name}.png)"]
@@ -166,15 +213,39 @@ def write_tables() -> None:
     (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def told(each: Figures) -> str:
+    """What a run says of itself, for the table."""
+    if "estimates" in each:
+        return ", ".join(f"{who.lower()} {curve[-1][1]:.2f}" for who, curve in each["estimates"].items())
+    scores = each["held_out"]
+    if "accuracy" in scores:
+        return f"accuracy {scores['accuracy']:.1%}"
+    return f"error {scores['mean_absolute_error']:.3f}"
+
+
 def draw(name: str, figures: dict[int, Figures]) -> None:
     """Write the curves of all seeds as one picture."""
-    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+    first = next(iter(figures.values()))
+    figure, both = plt.subplots(
+        1,
+        1 + ("estimates" in first),
+        figsize=(7 + 3 * ("estimates" in first), 3.5),
+        squeeze=False,
+        layout="constrained",
+    )
     for seed, each in figures.items():
-        axes.plot(*np.transpose(each["curve"]), label=f"seed {seed}")
-    kind = "accuracy" if "accuracy" in each["held_out"] else "mean absolute error"
-    axes.set(xlabel="decisions learned from", ylabel=f"{kind} on what was held out", title=name)
-    axes.grid(alpha=0.3)
-    axes.legend()
+        both[0, 0].plot(*np.transpose(each["curve"]), label=f"seed {seed}")
+        for style, (who, curve) in zip(("-", "--"), each.get("estimates", {}).items(), strict=False):
+            both[0, 1].plot(*np.transpose(curve), style, label=f"{who.lower()}, seed {seed}")
+    if "estimates" in first:
+        both[0, 0].set(xlabel="agent-steps", ylabel="mean return, not learned from", title=name)
+        both[0, 1].set(xlabel="agent-steps", ylabel="the discriminator's estimate", ylim=(0, 1))
+    else:
+        kind = "accuracy" if "accuracy" in first["held_out"] else "mean absolute error"
+        both[0, 0].set(xlabel="decisions learned from", ylabel=f"{kind} on what was held out", title=name)
+    for axes in both.flat:
+        axes.grid(alpha=0.3)
+        axes.legend()
     figure.savefig(RESULTS / f"{name}.png", dpi=80)
     plt.close(figure)
 

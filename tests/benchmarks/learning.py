@@ -161,11 +161,6 @@ RUNS: dict[str, tuple[Callable[[int], Figures], str | None]] = {
             "Match3Vector": 38.5,
         }.items()
     },
-    "3DBall-imitation": (
-        partial(unity_learn, "imitation/3DBall.yaml", 90),
-        "GAIL alone, from the 548 decisions of Unity's Expert3DBall.demo and without the scene's reward, by "
-        "`unity-learn configs/imitation/3DBall.yaml`, started where there is a folder `demonstrations` with the file.",
-    ),
 }
 
 
