@@ -80,7 +80,7 @@ def from_discriminator(scene: str, unity: Path, seed: int) -> Figures:
         path = Path(folder, "settings.yaml")
         path.write_text(yaml.safe_dump(settings), encoding="utf-8")
         command = [sys.executable, "-m", "sb3_ext.learn", str(path), f"--seed={seed}", f"--results-dir={folder}"]
-        told = list(summaries([*command, "--run-id=run"], TOO_LONG))
+        summed = list(summaries([*command, "--run-id=run"], TOO_LONG))
         run = Path(folder, "run", scene)
         events = EventAccumulator(str(run))
         events.Reload()
@@ -96,9 +96,9 @@ def from_discriminator(scene: str, unity: Path, seed: int) -> Figures:
             env.close()
     return {
         "steps": model.num_timesteps,
-        "seconds": round(told[-1].seconds),
+        "seconds": round(summed[-1].seconds),
         "recorded": len(load(gail["demo_path"])),
-        "curve": [[each.steps, each.reward] for each in told],
+        "curve": [[each.steps, each.reward] for each in summed],
         "estimates": estimates,
     } | judged
 
@@ -130,8 +130,8 @@ RUNS: dict[str, tuple[Callable[[Path, int], Figures], str]] = {
     ),
     "3DBall-GAIL": (
         partial(from_discriminator, "3DBall"),
-        "GAIL alone, by `unity-learn configs/imitation/3DBall.yaml`: PPO, which gets the discriminator's reward and not "
-        "the scene's. The discriminator's estimates are means over the last summary.",
+        "GAIL alone, by `unity-learn configs/imitation/3DBall.yaml`: PPO, which gets the discriminator's reward and "
+        "not the scene's. The discriminator's estimates are means over the last summary.",
     ),
 }
 
@@ -165,8 +165,9 @@ def learn(model: BC, steps: int) -> Figures:
 
 
 def judge(model: BaseAlgorithm, env: VecEnv) -> Figures:
-    """By `likeliest` and by `sampled` actions: mean and standard deviation of the return of `EPISODES` episodes, and the
-    part of them with a return above 0."""
+    """Of `EPISODES` episodes by `likeliest` and by `sampled` actions each: mean and standard deviation of the return, and
+    the part of them with a return above 0.
+    """
     judged = {}
     for name in ("likeliest", "sampled"):
         returns = np.array(evaluate_policy(model, env, EPISODES, name == "likeliest", return_episode_rewards=True)[0])
@@ -226,18 +227,13 @@ def told(each: Figures) -> str:
 def draw(name: str, figures: dict[int, Figures]) -> None:
     """Write the curves of all seeds as one picture."""
     first = next(iter(figures.values()))
-    figure, both = plt.subplots(
-        1,
-        1 + ("estimates" in first),
-        figsize=(7 + 3 * ("estimates" in first), 3.5),
-        squeeze=False,
-        layout="constrained",
-    )
+    two = "estimates" in first
+    figure, both = plt.subplots(1, 1 + two, figsize=(7 + 3 * two, 3.5), squeeze=False, layout="constrained")
     for seed, each in figures.items():
         both[0, 0].plot(*np.transpose(each["curve"]), label=f"seed {seed}")
         for style, (who, curve) in zip(("-", "--"), each.get("estimates", {}).items(), strict=False):
             both[0, 1].plot(*np.transpose(curve), style, label=f"{who.lower()}, seed {seed}")
-    if "estimates" in first:
+    if two:
         both[0, 0].set(xlabel="agent-steps", ylabel="mean return, not learned from", title=name)
         both[0, 1].set(xlabel="agent-steps", ylabel="the discriminator's estimate", ylim=(0, 1))
     else:
