@@ -165,8 +165,8 @@ def learn(model: BC, steps: int) -> Figures:
 
 
 def judge(model: BaseAlgorithm, env: VecEnv) -> Figures:
-    """Of `EPISODES` episodes by `likeliest` and by `sampled` actions each: mean and standard deviation of the return, and
-    the part of them with a return above 0.
+    """By `likeliest` and by `sampled` actions, of `EPISODES` episodes each: mean and standard deviation of the return,
+    and the part of them with a return above 0.
     """
     judged = {}
     for name in ("likeliest", "sampled"):
