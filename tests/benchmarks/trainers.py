@@ -1,11 +1,13 @@
 """How soon `unity-learn` and Unity's `mlagents-learn` reach a reward on the embedded player, with equal settings.
 
 python tests/benchmarks/trainers.py --peer-learn PEER/bin/mlagents-learn --seeds 0 1 2
+python tests/benchmarks/trainers.py --peer-learn PEER/bin/mlagents-learn --algorithm sac --scenes 3DBall
 
-Both read the same hyperparameters (those of `configs/ppo`), launch the same player by themselves and are stopped at the
-first summary whose mean reward reaches the threshold. They run in turn, seed by seed. Time counts from the start of the
-command, imports and the player's launch included. Agent-steps are counted by the player, as mlagents-learn does not
-count those of trajectories that have not ended. `PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
+Both read the same hyperparameters (those of `configs/ppo` or `configs/sac`), launch the same player by themselves and
+are stopped at the first summary whose mean reward reaches the threshold. They run in turn, seed by seed. Time counts
+from the start of the command, imports and the player's launch included. Agent-steps are counted by the player, as
+mlagents-learn does not count those of trajectories that have not ended. `PEER` needs Unity's package `mlagents` 1.1.0
+on Python 3.10.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import numpy as np
 import yaml
 
 PLAYER = Path(__file__).with_name("counting_player.py")
-CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TOO_LONG = 1200  # seconds
 SCENES = {"3DBall": (98.0, 6000), "Basic": (0.93, 1000), "PushBlock": (4.0, 20000)}  # threshold, summary_freq
 _SUMMARY = re.compile(r"step:? (\d+)\b.*mean (?:group )?reward:? (-?[\d.]+\d)", re.IGNORECASE)
@@ -51,9 +53,9 @@ class Reached(NamedTuple):
     seconds: float
 
 
-def settings_of(scene: str, folder: Path) -> Path:
+def settings_of(scene: str, algorithm: str, folder: Path) -> Path:
     """The scene's settings without what only one of the two trainers knows."""
-    settings = yaml.safe_load((CONFIGS / f"{scene}.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load((CONFIGS / algorithm / f"{scene}.yaml").read_text(encoding="utf-8"))
     behaviors = settings["behaviors"]
     for behavior in behaviors.values():
         behavior["summary_freq"] = SCENES[scene][1]
@@ -109,6 +111,7 @@ def main() -> None:
     parser.add_argument("--peer-learn", required=True, help="the command mlagents-learn")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--scenes", nargs="+", choices=SCENES, default=["3DBall", "Basic"])
+    parser.add_argument("--algorithm", choices=("ppo", "sac"), default="ppo")
     arguments = parser.parse_args()
     commands = {"ours": [sys.executable, "-m", "sb3_ext.learn"], "peer": [arguments.peer_learn]}
     print("| scene | seed | ours: agent-steps, s | mlagents-learn: agent-steps, s |\n|---|---|---|---|")
@@ -117,7 +120,8 @@ def main() -> None:
         for seed in arguments.seeds:
             for name, command in commands.items():
                 with tempfile.TemporaryDirectory() as folder:
-                    files = [str(settings_of(scene, Path(folder))), f"--env={player_of(scene, Path(folder))}"]
+                    settings = settings_of(scene, arguments.algorithm, Path(folder))
+                    files = [str(settings), f"--env={player_of(scene, Path(folder))}"]
                     rest = [f"--seed={seed}", "--run-id=run", f"--results-dir={folder}/results", "--no-graphics"]
                     one = run([*command, *files, *rest], SCENES[scene][0], Path(folder, "steps"))
                     results[name].append(one)

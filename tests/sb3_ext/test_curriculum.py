@@ -326,7 +326,7 @@ def lessons_of_basic(folder: Path, max_steps: int) -> str:
                 "behavior": "Basic",
                 "measure": "progress",
                 "threshold": threshold,
-                "min_lesson_length": 3,
+                "min_lesson_length": 1,
             },
         }
         for name, threshold in (("first", 0.02), ("second", 0.9))
@@ -359,11 +359,11 @@ def test_a_run_passes_its_lessons_in_order_and_keeps_the_lesson_when_killed(
         if lines[-1] == "Basic: step 500":
             os.kill(process.pid, signal.SIGKILL)
             break
-    process.communicate()
+    _, errors = process.communicate()
     assert lines == [
         *("Basic: step 100", "Basic: step 200", "Lesson 1 of width: second"),
         *("Basic: step 300", "Basic: step 400", "Basic: step 500"),
-    ]
+    ], errors
     assert lesson_number(tmp_path / "run") == 1
 
     assert main([lessons_of_basic(tmp_path, 700), *arguments, "run", "--resume"]) == 0
