@@ -376,9 +376,11 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             told["q1_loss"], told["q2_loss"] = means["q_loss"]
             told["value_loss"] = sum(means["q_loss"]) / 2
             told["entropy"] = -sum(means["log_prob"])
-            told |= {
-                f"{signal.name}_value": value for signal, value in zip(self._signals(), means["value"], strict=True)
-            }
+            for number in ("value", "reward"):
+                told |= {
+                    f"{signal.name}_{number}": value
+                    for signal, value in zip(self._signals(), means[number], strict=True)
+                }
             numbers = self.policy.columns.spec.action_spec.continuous_size > 0
             if numbers:
                 told["continuous_ent_coef"] = means["ent_coef"][0]

@@ -25,6 +25,7 @@ from sb3_ext.ppo import PPO
 from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic, RewardSignal
 from sb3_ext.runs import Curve, Run, Summary, Timers, restore
 from sb3_ext.sac import SAC
+from sb3_ext.self_play import Contest, SelfPlay, number_and_name
 from sb3_ext.settings import (
     BehaviorSettings,
     Curriculum,
@@ -54,6 +55,9 @@ _UNITYS_NAMES = {
     "train/curiosity_value": "Policy/Curiosity Value",
     "train/gail_value": "Policy/Gail Value",
     "train/rnd_value": "Policy/Rnd Value",
+    "train/curiosity_reward": "Policy/Curiosity Reward",
+    "train/gail_reward": "Policy/Gail Reward",
+    "train/rnd_reward": "Policy/Rnd Reward",
     "train/value_loss": "Losses/Value Loss",
     "train/baseline_loss": "Losses/Baseline Loss",
     "train/entropy": "Policy/Entropy",
@@ -293,15 +297,15 @@ def _model(spec: BehaviorSpec, settings: BehaviorSettings, device: str | None) -
 class Learner:
     """One behavior: its model, what its agents got, and its files.
 
-    :param behavior: its name, with the team
-    :param table: its agents
+    :param behavior: its name, with the team that learns, or the only one
+    :param table: the agents of this team
     :param settings: of the run
     :param run: its folder
     :raises UnityGymError: a checkpoint that cannot be used
     """
 
     def __init__(self, behavior: str, table: AgentTable, settings: RunSettings, run: Run) -> None:
-        self.name, self.table = _plain(behavior), table
+        self.name, self.behavior, self.table = _plain(behavior), behavior, table
         if not set(Path(self.name).parts).isdisjoint({"..", "/", run.logs.name}):
             raise UnityGymError(f"no folder can have the name of the behavior {self.name!r}: rename it in Unity")
         chosen = self.settings = settings.behavior(behavior)
@@ -326,6 +330,15 @@ class Learner:
             restore(self.model, run.initial_file(chosen.init_path, self.name), resume=False)
         elif asked.initialize_from is not None:
             restore(self.model, run.initial(asked.initialize_from, self.name), resume=False)
+        self.self_play: SelfPlay | None = None
+        if chosen.self_play is not None:
+            numbers = chosen.self_play.model_dump()
+            if asked.inference:
+                numbers["play_against_latest_model_ratio"] = 1
+            self.self_play = SelfPlay(**numbers, seed=settings.env_settings.seed)
+            self.self_play.setup(self.model)
+        self.learned_last: str | None = self._checkpoints.told.get("learning_team") if asked.resume else None
+        """The team that learned when the run was saved; None if it was of another behavior."""
         begun = self.model.num_timesteps
         self.curve = Curve(run.folder / self.name / "rewards.csv", begun if asked.resume else None)
         self._folder, self._begun = run.folder / self.name, begun
@@ -366,11 +379,7 @@ class Learner:
         """
         table = self.table
         self.model.observe(table)
-        more = len(table) - len(self._returns)
-        if more:
-            self._returns, self._rewards = np.pad(self._returns, (0, more)), np.pad(self._rewards, (0, more))
-            self._lengths, self._is_member = np.pad(self._lengths, (0, more)), np.pad(self._is_member, (0, more))
-            self._is_of_lesson = np.pad(self._is_of_lesson, (0, more), constant_values=True)
+        self._require_rows()
         self._lengths[: len(decided)] += decided
         self._rewards += table.reward
         self._returns += table.reward + table.group_reward
@@ -393,6 +402,12 @@ class Learner:
                 column[rows] = 0
         self._is_member = table.group_id > 0
 
+    def _require_rows(self) -> None:
+        more = len(self.table) - len(self._returns)
+        self._returns, self._rewards = np.pad(self._returns, (0, more)), np.pad(self._rewards, (0, more))
+        self._lengths, self._is_member = np.pad(self._lengths, (0, more)), np.pad(self._is_member, (0, more))
+        self._is_of_lesson = np.pad(self._is_of_lesson, (0, more), constant_values=True)
+
     def take_learned(self) -> Learned:
         """What the agents have done for lessons since the last call."""
         returns, self._of_lesson = self._of_lesson, []
@@ -404,11 +419,26 @@ class Learner:
         self._is_of_lesson = ~self.table.alive[: len(self._is_of_lesson)]
 
     def begin_anew(self) -> None:
-        """Forget the running episodes: the scene has been reset."""
+        """Forget the running episodes and what was seen: the scene has been reset."""
         self.model.begin(self.table.spec)
+        self._forget_episodes()
+
+    def cut(self) -> None:
+        """Forget the running episodes, but learn from them as truncated ones: the scene has been reset."""
+        self.model.observe(self.table)
+        self._forget_episodes()
+
+    def _forget_episodes(self) -> None:
         for column in (self._returns, self._rewards, self._lengths):
             column.fill(0)
         self._is_of_lesson.fill(True)
+
+    def act_for(self, behavior: str, table: AgentTable) -> None:
+        """Go on with another team, after `cut`."""
+        table.reserve(len(self.table))  # rows of the model's memory stay
+        self.behavior, self.table = behavior, table
+        self._require_rows()
+        self._is_member = table.group_id > 0
 
     def update(self) -> None:
         """Learn from what was seen; where the update runs in a thread, begin to."""
@@ -452,6 +482,8 @@ class Learner:
         step = self._steps // self.settings.summary_freq * self.settings.summary_freq
         self._next_summary = step + self.settings.summary_freq
         whole = self._whole
+        if self.self_play is not None:
+            self._seen["Self-play/ELO"] = [self.self_play.elo]
         lengths = self._seen.get("Environment/Episode Length", [])
         for name in self._seen.keys() & _OF_EPISODES:
             decision = np.mean(self._seen.pop(name))
@@ -474,8 +506,19 @@ class Learner:
         self._whole = []
         told = f"{self.name}: step {step}, {seconds:.1f} s, "
         if not whole:
-            return told + "no episode has ended"
-        return told + f"mean reward {np.mean(whole):.3f}, std {np.std(whole):.3f}, {len(whole)} episodes"
+            told += "no episode has ended"
+        else:
+            told += f"mean reward {np.mean(whole):.3f}, std {np.std(whole):.3f}, {len(whole)} episodes"
+        return told if self.self_play is None else f"{told}, ELO {self.self_play.elo:.1f}"
+
+    def tell(self, learning: str) -> None:
+        """Tell `training_status.json` of self-play.
+
+        :param learning: the team that learns now
+        """
+        if self.self_play is not None:
+            is_mine = learning == self.behavior
+            self._checkpoints.told.update(elo=self.self_play.elo, learning_team=learning if is_mine else None)
 
     def save(self) -> None:
         """Write a checkpoint and what belongs to it, unless the newest is of this step."""
@@ -514,11 +557,17 @@ class Training:
         self._settings, self._run, self._pool, self._curricula = settings, run, pool, curricula
         self._inference = settings.checkpoint_settings.inference
         self._timers = Timers()
-        self._learners: dict[str, Learner] = {}
+        self._learners: dict[str, Learner] = {}  # by behavior, without the team
+        self._contest = Contest()  # of the behaviors with self-play
+        self._known: set[str] = set()  # behaviors with their teams
         self._bars: dict[str, Any] = {}
         self._interrupted = False
         set_random_seed(settings.env_settings.seed)
         self._welcome()
+        for learner in self._learners.values():
+            if learner.learned_last in pool.tables:
+                self._let_learn(learner.learned_last)
+        self._contest.observe()
         if not self._inference:
             run.begin(settings)
         for course in curricula.lessons.values():
@@ -557,36 +606,59 @@ class Training:
 
     def _welcome(self) -> None:
         """A learner for each behavior that has come."""
-        for name, table in self._pool.tables.items():
-            if name in self._learners:
-                continue
-            twin = next((other for other in self._learners if _plain(other) == _plain(name)), None)
-            if twin is not None:
+        for behavior in sorted(self._pool.tables.keys() - self._known, key=number_and_name):
+            self._known.add(behavior)
+            name, table = _plain(behavior), self._pool.tables[behavior]
+            learner = self._learners.get(name)
+            if learner is None:
+                _refuse_unsupported(self._settings, [name])
+                learner = self._learners[name] = Learner(behavior, table, self._settings, self._run)
+                if sys.stderr.isatty() and not self._inference:
+                    steps = learner.model.num_timesteps
+                    self._bars[name] = tqdm(total=learner.settings.max_steps, initial=steps, desc=name, unit=" steps")
+            elif learner.self_play is None:
                 raise UnityGymError(
-                    f"{twin} and {name} are teams of one behavior, which self-play would train; it is not supported. "
-                    "Give all agents the same team id"
+                    f"{learner.behavior} and {behavior} are teams of one behavior: give it a block self_play under "
+                    f"behaviors.{name}, so that they play against each other, or all agents the same team id"
                 )
-            _refuse_unsupported(self._settings, [name])
-            learner = self._learners[name] = Learner(name, table, self._settings, self._run)
-            if sys.stderr.isatty() and not self._inference:
-                steps = learner.model.num_timesteps
-                self._bars[name] = tqdm(
-                    total=learner.settings.max_steps, initial=steps, desc=learner.name, unit=" steps"
-                )
+            if learner.self_play is not None:
+                self._contest.enter(behavior, table, learner.self_play, learner.settings.network_settings.deterministic)
+                if not self._contest.learning:
+                    self._let_learn(behavior)
+
+    def _let_learn(self, team: str) -> None:
+        self._learners[_plain(team)].act_for(team, self._pool.tables[team])
+        self._contest.learn(team)
+
+    @property
+    def _acting(self) -> dict[str, Learner]:
+        """Who acts for itself, by behavior with the team; for the others somebody plays."""
+        learning = self._contest.learning
+        return {
+            learner.behavior: learner
+            for learner in self._learners.values()
+            if learner.self_play is None or learner.behavior == learning or self._inference
+        }
 
     def _step(self) -> None:
-        learners = self._learners
+        acting = self._acting
         with self._timers("decide"):
-            decided = {name: learner.table.decided.copy() for name, learner in learners.items()}
-            actions = {name: learner.decide() for name, learner in learners.items()}
+            decided = {name: learner.table.decided.copy() for name, learner in acting.items()}
+            actions = {name: learner.decide() for name, learner in acting.items()}
+        with self._timers("opponents"):
+            actions |= self._contest.decide(without=acting)
         with self._timers("players"):
             self._pool.exchange(actions)
         self._welcome()
         stats = self._pool.take_stats()
-        for name, learner in learners.items():
+        with self._timers("opponents"):
+            self._contest.observe()
+        for name, learner in self._acting.items():
             with self._timers("observe"):
                 learner.observe(decided.get(name, np.zeros(0, bool)))
                 learner.note(stats)
+            if learner.self_play is not None:
+                learner.self_play.save_if_due()
             if learner.learns and learner.model.is_full:
                 with self._timers("update"):
                     learner.update()
@@ -599,8 +671,27 @@ class Training:
                     self._write_status()
         if not self._inference:
             self._advance_lessons()
+            self._change_team()
         for name, bar in self._bars.items():
-            bar.update(learners[name].model.num_timesteps - bar.n)
+            bar.update(self._learners[name].model.num_timesteps - bar.n)
+
+    def _change_team(self) -> None:
+        """Let the next team learn, if it is time or the one that learns has made its steps."""
+        contest = self._contest
+        if not contest.learning:
+            return
+        before = self._learners[_plain(contest.learning)]
+        assert before.self_play is not None
+        if not before.self_play.take_change() and before.learns:
+            return
+        team = contest.following([name for name in self._pool.tables if self._learners[_plain(name)].learns])
+        if team is None:
+            return
+        self._pool.reset()
+        for learner in self._acting.values():
+            learner.cut()
+        self._let_learn(team)
+        contest.observe()
 
     def _advance_lessons(self) -> None:
         """Begin the lessons whose time has come."""
@@ -612,6 +703,7 @@ class Training:
         self._curricula.send(self._pool, changed)
         if reset:
             self._pool.reset()
+            self._contest.observe()
         for learner in self._learners.values():
             learner.begin_lesson()
             if reset:
@@ -624,6 +716,8 @@ class Training:
         return self._run.seconds_before + self._timers.seconds
 
     def _write_status(self) -> None:
+        for learner in self._learners.values():
+            learner.tell(self._contest.learning)
         self._run.write_status(self._seconds, self._timers.tree())
         self._run.draw({learner.name: learner.curve.summaries for learner in self._learners.values()})
 

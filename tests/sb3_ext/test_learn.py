@@ -116,6 +116,35 @@ def test_a_run_of_basic_leaves_what_unity_users_know(tmp_path: Path) -> None:
     assert model.predict(np.zeros(20, np.float32), deterministic=True)[0] in range(3)
 
 
+def test_sac_tells_its_figures_and_goes_on_with_its_replay_buffer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = yaml.safe_load((CONFIGS.with_name("sac") / "Basic.yaml").read_text(encoding="utf-8"))
+    behavior = tree["behaviors"]["Basic"]
+    behavior |= {"max_steps": 400, "summary_freq": 200}
+    behavior["hyperparameters"] |= {"save_replay_buffer": True, "buffer_init_steps": 100}
+    behavior["reward_signals"] |= {"curiosity": {"strength": 0.1}, "rnd": {"strength": 0.1}}
+    file = tmp_path / "Basic.yaml"
+    run = ["--run-id", "first", "--results-dir", str(tmp_path), "--seed", "3"]
+    for total in (400, 600):
+        behavior["max_steps"] = total
+        file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+        assert main([str(file), *run, *(["--resume"] if total == 600 else [])]) == 0
+    assert "empty" not in capsys.readouterr().out
+    buffers = np.load(tmp_path / "first" / "Basic" / "last_replay_buffer.npz")
+    assert buffers["seen"] in (599, 600)  # a decision may have no outcome at the end of the first run
+    known = scalars(tmp_path / "first" / "Basic")
+    assert {name.removeprefix("Losses/") for name in known if name.startswith("Losses/")} == {
+        *("Policy Loss", "Value Loss", "Q1 Loss", "Q2 Loss"),
+        *("Curiosity Forward Loss", "Curiosity Inverse Loss", "RND Loss"),
+    }
+    assert {name.removeprefix("Policy/") for name in known if name.startswith("Policy/")} == {
+        *(f"{signal} {figure}" for signal in ("Extrinsic", "Curiosity", "Rnd") for figure in ("Reward", "Value")),
+        *("Discrete Entropy Coeff", "Entropy", "Learning Rate"),
+    }
+    assert known["Policy/Curiosity Reward"] == [200, 400, 600]
+
+
 def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(tmp_path: Path) -> None:
     keys = {"summary_freq": 200, "checkpoint_interval": 300}
     process = start(tmp_path, config(tmp_path, **keys), "--run-id", "killed")
