@@ -4,9 +4,9 @@ python tests/benchmarks/pyramids.py curiosity --seed 0
 python tests/benchmarks/pyramids.py imitation --seed 0 --demonstrations FOLDER    # with Unity's ExpertPyramid.demo
 python tests/benchmarks/pyramids.py --tables                                      # only write table and picture again
 
-A run is `unity-learn` with the settings of `configs`, which are Unity's, on the embedded player. It ends when the mean
-reward of the last summaries is what Unity documents, with the agent-steps of `--steps` or after `--minutes`, whichever
-comes first. Time counts from the start of the command. Figures go to `pyramids/curves.json`; from them come the table
+A run is `unity-learn` with the settings of `configs`, which are Unity's, on two embedded players, which go on while the
+networks learn (`threaded`). It ends when the mean reward of the last summaries is what Unity documents, with the
+agent-steps of `--steps` or after `--minutes`, whichever comes first. Time counts from the start of the command. Figures go to `pyramids/curves.json`; from them come the table
 in `pyramids/README.md` and the picture `pyramids/curves.png`.
 """
 
@@ -48,6 +48,7 @@ def learn(run: str, seed: int, demonstrations: Path, steps: int, minutes: float)
     """Train, and return the learning curve."""
     settings = yaml.safe_load((CONFIGS / RUNS[run][0]).read_text(encoding="utf-8"))
     behavior = settings["behaviors"]["Pyramids"]
+    behavior["threaded"] = True
     if run == "PPO alone":
         del behavior["reward_signals"]["curiosity"]
     for part in (behavior["reward_signals"].get("gail"), behavior.get("behavioral_cloning")):
@@ -57,8 +58,9 @@ def learn(run: str, seed: int, demonstrations: Path, steps: int, minutes: float)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "settings.yaml")
         path.write_text(yaml.safe_dump(settings), encoding="utf-8")
-        command = [sys.executable, "-m", "sb3_ext.learn", str(path), f"--seed={seed}", f"--results-dir={folder}"]
-        with closing(summaries([*command, "--run-id=run"], 60 * minutes)) as told:
+        flags = [f"--seed={seed}", "--num-envs=2", f"--results-dir={folder}", "--run-id=run"]
+        command = [sys.executable, "-m", "sb3_ext.learn", str(path), *flags]
+        with closing(summaries(command, 60 * minutes)) as told:
             for each in told:
                 curve.append((each.steps, each.reward, round(each.seconds, 1)))
                 print(run, seed, *curve[-1], flush=True)
