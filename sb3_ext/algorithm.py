@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from sb3_ext.reward_signals import Extrinsic, RewardSignal
 from sb3_ext.vec_env import UnityVecEnv
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec
+
+if TYPE_CHECKING:
+    from sb3_ext.self_play import SelfPlay
 
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict)
 
@@ -67,6 +70,8 @@ class UnityAlgorithm(BaseAlgorithm):
     cloning: BehavioralCloning | None
     columns: SpaceColumns | None
     """Observations and actions of the environment, in the form of the networks."""
+    self_play: SelfPlay | None = None
+    """Who plays against it, where someone does."""
     _agents: Agents | None = None
     _memory: Array
 

@@ -237,7 +237,7 @@ class OnnxPolicy:
         is_batch = is_vectorized_observation(batch, self.observation_space)
         if not is_batch:
             batch = {key: part[np.newaxis] for key, part in batch.items()} if isinstance(batch, dict) else batch[None]
-        columns = [_floats(column) for column in self._columns.columns(batch)]
+        columns = self._columns.columns(batch)
         n = len(columns[0])
         memory: Array = np.zeros((n, self.memory_size), np.float32) if state is None else np.array(state[0], np.float32)
         if episode_start is not None:
@@ -245,21 +245,29 @@ class OnnxPolicy:
         masks: Array = np.ones((n, sum(self.spec.action_spec.discrete_branches)), bool)
         if action_masks is not None:
             masks = np.asarray(action_masks, bool).reshape(masks.shape)
+        chosen, memory = self.decide(columns, masks, memory, deterministic)
+        actions = self._columns.actions(chosen)
+        if not is_batch:
+            actions = {key: part[0] for key, part in actions.items()} if isinstance(actions, dict) else actions[0]
+        return actions, (memory,) if self.memory_size else None
+
+    def decide(
+        self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
+    ) -> tuple[ActionTuple, Array]:
+        """What the environment gets from n agents, and their memory afterwards; see `AgentPolicy.decide`."""
+        seen = [_floats(column) for column in columns]
         inputs = {
-            name: columns[where[0]] if len(where) == 1 else np.concatenate([columns[index] for index in where], 1)
+            name: seen[where[0]] if len(where) == 1 else np.concatenate([seen[index] for index in where], 1)
             for name, where in self._feeds.items()
         }
         if _MASKS in self._inputs:
             inputs[_MASKS] = masks.astype(np.float32)
         if self.memory_size:
-            inputs[_MEMORY_IN] = memory.reshape(n, 1, -1)
+            inputs[_MEMORY_IN] = memory.reshape(len(memory), 1, -1)
         outputs = self._run(inputs, deterministic)
         if self.memory_size:
-            memory = outputs[_MEMORY_OUT].reshape(n, -1)
-        actions = self._columns.actions(self._action_tuple(outputs, masks, deterministic))
-        if not is_batch:
-            actions = {key: part[0] for key, part in actions.items()} if isinstance(actions, dict) else actions[0]
-        return actions, (memory,) if self.memory_size else None
+            memory = outputs[_MEMORY_OUT].reshape(len(memory), -1)
+        return self._action_tuple(outputs, masks, deterministic), memory
 
     def _run(self, inputs: dict[str, Array], deterministic: bool) -> dict[str, Array]:
         """The outputs that a decision needs: `continuous_actions`, `discrete_actions`, and the memory."""

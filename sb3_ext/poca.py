@@ -45,6 +45,9 @@ class UnityPocaPolicy(UnityPolicy):
         self.group_body = GroupBody(self.columns.spec, self.settings, self.body.normalization)
         self.value_head = linear(self.group_body.features + 1, heads, xavier_rows)
 
+    def _learning_parts(self) -> list[Any]:
+        return [self.optimizer, self.value_head, self.group_body]
+
     def combined(self, values: torch.Tensor) -> torch.Tensor:
         """V(s): (n, 2 · signals) → (n, signals)."""
         return values.chunk(2, 1)[0]

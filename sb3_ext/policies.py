@@ -89,6 +89,27 @@ class AgentPolicy(BasePolicy):
         """Actions (n, columns), as `act` gives them → what the environment gets."""
         raise NotImplementedError
 
+    def actor(self) -> AgentPolicy:
+        """A copy that can only act: with these weights and statistics, and without what learning needs."""
+        raise NotImplementedError
+
+    def decide(
+        self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
+    ) -> tuple[ActionTuple, Array]:
+        """What the environment gets from n agents, and their memory afterwards.
+
+        :param columns: one (n, *shape) a sensor
+        :param masks: bool (n, sum of branches), True = allowed
+        :param memory: float32 (n, memory size)
+        :param deterministic: take the most likely actions
+        """
+        mask = torch.as_tensor(masks, device=self.device) if masks.shape[1] else None
+        with torch.no_grad():
+            raw, _, after = self.act(
+                self.tensors(columns), mask, torch.as_tensor(memory, device=self.device), deterministic
+            )
+        return self.environment_actions(raw.cpu().numpy()), after.cpu().numpy()
+
     @property
     def has_fresh_normalization(self) -> bool:
         """Whether observations are normalised and no statistics are there yet."""
@@ -334,6 +355,19 @@ class UnityPolicy(AgentPolicy):
             id(self.optimizer): None,
         }
         return copy.deepcopy(self, apart)
+
+    def actor(self) -> UnityPolicy:
+        """See `AgentPolicy.actor`; its memory is the actor's alone."""
+        apart: dict[int, Any] = {id(part): None for part in self._learning_parts()}
+        apart[id(self.distribution)] = ActionDistribution(self.columns.spec.action_spec)
+        apart[id(self.columns)] = self.columns
+        actor = copy.deepcopy(self, apart)
+        actor.memory_size = self.settings.memory_size
+        return actor
+
+    def _learning_parts(self) -> list[Any]:
+        """What acting does not need."""
+        return [self.optimizer, self.critic, self.value_head, self.second_critic, self.second_value_head]
 
     def environment_actions(self, actions: Array) -> ActionTuple:
         """Raw actions (n, columns) → what the environment gets."""

@@ -210,12 +210,12 @@ class Checkpoints:
 
     :param folder: where they are; its name is the behavior's
     :param keep: how many; 0 or less for all
-    :param told: what `training_status.json` tells of them, which this keeps up to date
+    :param told: what `training_status.json` tells of the behavior, which this keeps up to date
     """
 
     def __init__(self, folder: Path, keep: int = 0, told: dict[str, Any] | None = None) -> None:
         self.folder, self._keep = folder, keep
-        self._told = {} if told is None else told
+        self.told = {} if told is None else told
 
     def by_step(self) -> dict[int, Path]:
         """All of them, the oldest first."""
@@ -262,8 +262,8 @@ class Checkpoints:
             for old in list(kept)[: -self._keep]:
                 kept[old].with_suffix(".onnx").unlink(missing_ok=True)
                 kept.pop(old).unlink()
-        known = [other for other in self._told.get("checkpoints", []) if other["steps"] in kept]
-        self._told["checkpoints"] = [other for other in known if other["steps"] != step] + [entry]
+        known = [other for other in self.told.get("checkpoints", []) if other["steps"] in kept]
+        self.told["checkpoints"] = [other for other in known if other["steps"] != step] + [entry]
 
     def save_replay_buffer(self, model: PPO | SAC) -> None:
         """Write what a model remembers, in place of what was written before.
@@ -291,8 +291,8 @@ class Checkpoints:
         assert newest is not None
         path = self.folder.with_name(f"{self.folder.name}.onnx")
         write(path, newest.with_suffix(".onnx").read_bytes())
-        last = self._told.get("checkpoints", [])[-1:]
-        self._told["final_checkpoint"] = {**(last[0] if last else {}), "file_path": path.as_posix()}
+        last = self.told.get("checkpoints", [])[-1:]
+        self.told["final_checkpoint"] = {**(last[0] if last else {}), "file_path": path.as_posix()}
         return path
 
 
@@ -327,6 +327,7 @@ def restore(model: PPO | SAC, path: Path, resume: bool) -> None:
         assert data is not None
         for counter in model.counters:
             setattr(model, counter, data[counter])
+        model.self_play = data.get("self_play")
         if "random_states" in data:  # not so where a script saved the model
             _set_random_states(data["random_states"])
 

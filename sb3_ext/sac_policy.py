@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -100,11 +101,23 @@ class UnitySACPolicy(AgentPolicy):
         mine, others = self.split(memory)
         features, after = self.body(observations, mine)
         if after is not None:
-            others = self.critic.observe(observations, others)[1]
-            assert others is not None
-            memory = torch.cat([after, others], 1)
+            memory = after
+            if self.critic is not None:
+                others = self.critic.observe(observations, others)[1]
+                assert others is not None
+                memory = torch.cat([after, others], 1)
         actions = self._actions(features, masks).act(deterministic)
         return actions, actions[:, :0], memory
+
+    def actor(self) -> UnitySACPolicy:
+        """See `AgentPolicy.actor`; its memory is the actor's alone."""
+        learning = (self.optimizer, self.critic, self.critic_target, self.log_ent_coef)
+        parameters = (self.actor_parameters, self._critic_parameters, self._target_parameters)
+        apart: dict[int, Any] = {id(part): None for part in (*learning, *parameters)}
+        apart[id(self.columns)] = self.columns
+        actor = copy.deepcopy(self, apart)
+        actor.memory_size = self.settings.memory_size
+        return actor
 
     def actions_of(self, batch: ReplayBatch) -> tuple[SquashedActions, SquashedActions]:
         """The distributions of a batch's decisions, and of those that follow them; the latter have no gradient."""

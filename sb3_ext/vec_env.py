@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -49,6 +49,9 @@ class UnityVecEnv(VecEnv):
     :raises UnityGymError: the scene has several behaviors and none was named, or more agents than `num_envs`
     """
 
+    _sees_all_behaviors: ClassVar[bool] = False
+    """Whether behaviors that are not asked for have tables too."""
+
     def __init__(
         self,
         env_id: str = "Unity-v0",
@@ -65,10 +68,11 @@ class UnityVecEnv(VecEnv):
         settings = PlayerOptions(**{**registered_options(env_id), **options})
         self.render_mode = render_mode
         areas_to_draw = _EVERY_AREA if render_mode else 0
-        self._pool = PlayerPool(settings, n_players, behavior, areas_to_draw, rows=num_envs or 0)
+        shown = None if self._sees_all_behaviors else behavior
+        self._pool = PlayerPool(settings, n_players, shown, areas_to_draw, rows=num_envs or 0)
         try:
             self._pool.reset()
-            self.behavior, self._table = self._pool.only_behavior()
+            self.behavior, self._table = self._choose(behavior)
             self._layout = ObservationLayout(self._table.spec, observations, settings.visual_dtype)
             self._table.is_fixed = True
             n = num_envs or len(self._table)
@@ -81,6 +85,10 @@ class UnityVecEnv(VecEnv):
         self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
         self._started = time.monotonic()
         self._actions: ActionTuple = self._table.spec.action_spec.empty_action(n)
+
+    def _choose(self, behavior: str | None) -> tuple[str, AgentTable]:  # noqa: ARG002
+        """The name, with the team, and the table of the behavior whose agents the sub-environments are."""
+        return self._pool.only_behavior()
 
     def reset(self) -> VecEnvObs:
         """Begin a new episode everywhere, with the seed and options that `seed()` and `set_options()` left."""

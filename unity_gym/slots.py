@@ -62,8 +62,7 @@ class AgentTable:
         self._ended_at = np.zeros(0, np.int64)  # the exchange in which the row's last episode ended
         self._exchange = 0
         self.is_fixed = reserved > 0
-        self._grow(reserved)
-        self._index_keys()
+        self.reserve(reserved)
 
     def __len__(self) -> int:
         return len(self._key)
@@ -85,6 +84,12 @@ class AgentTable:
         outcomes = (self.reward, self.group_reward, self.terminated, self.truncated, self.group_ended)
         for column in (*outcomes, self._running):
             column.fill(0)
+
+    def reserve(self, rows: int) -> None:
+        """Have at least so many rows; those that are added wait for agents."""
+        if rows > len(self):
+            self._grow(rows - len(self))
+        self._index_keys()
 
     def update(self, decisions: DecisionSteps, terminals: TerminalSteps, player: int = 0) -> Array:
         """Take over what one exchange with one player said.

@@ -17,7 +17,6 @@ def _is_threaded_sac(behavior: object) -> bool:
 # Key path (`*` is any name), the value that is asked for (... for any, or whether it is one), and what to do instead.
 _UNSUPPORTED: tuple[tuple[str, object | Callable[[object], bool], str], ...] = (
     ("behaviors.*", _is_threaded_sac, "SAC's agents wait while their networks are updated; give threaded: false"),
-    ("behaviors.*.self_play", ..., "there are no past opponents to play against; delete this block"),
     ("env_settings.max_lifetime_restarts", lambda value: value not in (0, 10), _RESTARTS),
     ("env_settings.restarts_rate_limit_n", lambda value: value != 1, _RESTARTS),
     ("env_settings.restarts_rate_limit_period_s", lambda value: value != 60, _RESTARTS),

@@ -1,0 +1,516 @@
+"""Opponents from the agents' own past, and how strong they are.
+
+One team learns at a time. The others are played by snapshots of the policies that learn, by their newest weights, or by
+model files, so that only the learning team's experience trains. Who plays for a team changes between games, never
+within one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
+
+from sb3_ext.algorithm import UnityAlgorithm
+from sb3_ext.onnx_policy import OnnxPolicy
+from sb3_ext.policies import AgentPolicy
+from sb3_ext.vec_env import UnityVecEnv
+from unity_gym.errors import UnityGymError, UnknownNameError
+from unity_gym.slots import AgentTable
+from unity_gym.specs import ActionTuple, Array, BehaviorSpec
+
+_ELO_SCALE = 400.0  # points ahead with which one wins ten times as often as one loses
+
+
+class Player(Protocol):
+    """A policy that decides for agents."""
+
+    memory_size: int
+
+    def decide(
+        self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
+    ) -> tuple[ActionTuple, Array]:
+        """See `sb3_ext.policies.AgentPolicy.decide`."""
+
+
+@dataclass(eq=False)
+class Opponent:
+    """Who can play for a team: `player()` decides, `elo` is its rating; of a snapshot, `step` is when it was taken."""
+
+    player: Callable[[], Player] = field(repr=False)
+    elo: float
+    step: int | None = None
+
+
+class Kept(NamedTuple):
+    """What a saved model keeps of its self-play: ratings (of model files by path), snapshots as step, rating and
+    weights, and the state of the random numbers."""
+
+    elo: float
+    files: dict[str, float]
+    snapshots: list[tuple[int, float, dict[str, Array]]]
+    random_state: Mapping[str, Any]
+
+
+class SelfPlay:
+    """Who may play for the teams of one behavior while they do not learn, and how strong each is.
+
+    These are the last `window` snapshots of its policy, the model files of `opponents`, and its newest weights. The
+    first snapshot is taken at the beginning, the others whenever a multiple of `save_steps` has passed.
+
+    Every game that came to its end moves the ratings of both sides (Elo 1978): who learns gets K (s − e), with s = 1, ½
+    or 0 for a last reward (own and group's, of all who ended with the game) above, at or below 0, and
+    e = 1 / (1 + 10^((r_opponent − r) / 400)); the opponent loses as much. Of several opposing teams each counts by its
+    share. A game against one's own newest weights moves nothing, and an interrupted one does not count. The rating
+    of a snapshot begins with that of the behavior.
+
+    It belongs to the model that it was set up with, is saved with it, and a loaded model goes on with what it had.
+
+    :param save_steps: between snapshots, in steps of the model
+    :param team_change: until another team learns, in steps of the model; by default 5 `save_steps`
+    :param swap_steps: until new players are drawn, in decisions of the behavior's teams that do not learn
+    :param window: snapshots that are kept; 0 for none, so that only `opponents` and the newest weights play
+    :param play_against_latest_model_ratio: probability that who is drawn is the newest weights
+    :param initial_elo: first rating of the model and of `opponents`
+    :param opponents: `.onnx` files of this behavior, each as likely as a snapshot
+    :param k_factor: K; 1 as in Unity's trainer
+    :param seed: of who is drawn
+    :raises UnityGymError: a number that is none of these
+    """
+
+    def __init__(
+        self,
+        save_steps: int = 20_000,
+        team_change: int | None = None,
+        swap_steps: int = 2_000,
+        window: int = 10,
+        play_against_latest_model_ratio: float = 0.5,
+        initial_elo: float = 1200.0,
+        *,
+        opponents: Sequence[str | os.PathLike[str]] = (),
+        k_factor: float = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        self.save_steps, self.swap_steps, self.window = save_steps, swap_steps, window
+        self.team_change = 5 * save_steps if team_change is None else team_change
+        self.play_against_latest_model_ratio, self.k_factor = play_against_latest_model_ratio, k_factor
+        for name, least in {"save_steps": 1, "team_change": 1, "swap_steps": 1, "window": 0}.items():
+            if getattr(self, name) < least:
+                raise UnityGymError(f"{name} of SelfPlay is at least {least}; got {getattr(self, name)}")
+        if not window and not opponents and play_against_latest_model_ratio < 1:
+            raise UnityGymError("window=0 keeps no snapshots: give the model files that play in opponents")
+        if not 0 <= play_against_latest_model_ratio <= 1:
+            raise UnityGymError(
+                f"play_against_latest_model_ratio is a share, from 0 to 1; got {play_against_latest_model_ratio}"
+            )
+        self._initial_elo, self._paths = initial_elo, [os.fspath(path) for path in opponents]
+        self._rng = np.random.default_rng(seed)
+        self._kept = Kept(initial_elo, {}, [], self._rng.bit_generator.state)
+        self._model: UnityAlgorithm | None = None
+        self._decisions = 0  # since players were drawn
+
+    def setup(self, model: UnityAlgorithm) -> None:
+        """Begin with the policy of a model. One that had a self-play when it was saved goes on with its players.
+
+        :raises UnityGymError: a model file that cannot be read, or is of another behavior
+        """
+        if self._model is not model:
+            kept = (self if model.self_play is None else model.self_play)._keep()
+            self._rng.bit_generator.state = kept.random_state
+            self.newest = Opponent(lambda: model._acting, kept.elo)
+            self._read_files(model.policy.columns.spec, kept.files)
+            self.snapshots: deque[Opponent] = deque(maxlen=self.window)
+            for step, elo, weights in kept.snapshots:
+                actor = model.policy.actor()
+                actor.load_state_dict({name: torch.as_tensor(part) for name, part in weights.items()})
+                self.snapshots.append(_opponent(actor, elo, step))
+            self._model = model
+        model.self_play = self
+        self._decisions = 0
+        self._next_save = _next_multiple(model.num_timesteps, self.save_steps)
+        self._next_change = _next_multiple(model.num_timesteps, self.team_change)
+        if not self.snapshots:
+            self._take_snapshot(model)
+
+    def _read_files(self, spec: BehaviorSpec, ratings: Mapping[str, float]) -> None:
+        self.files = [
+            _opponent(OnnxPolicy(path, spec=spec), ratings.get(path, self._initial_elo)) for path in self._paths
+        ]
+
+    @property
+    def elo(self) -> float:
+        """The rating of the newest weights."""
+        return self.newest.elo
+
+    def save_if_due(self) -> None:
+        """Take a snapshot where a multiple of `save_steps` has passed since the last one."""
+        assert self._model is not None, "after setup"
+        steps = self._model.num_timesteps
+        if steps >= self._next_save:
+            self._next_save = _next_multiple(steps, self.save_steps)
+            self._take_snapshot(self._model)
+
+    def take_change(self) -> bool:
+        """Whether a multiple of `team_change` has passed since it was last asked."""
+        assert self._model is not None, "after setup"
+        steps = self._model.num_timesteps
+        is_due = steps >= self._next_change
+        self._next_change = _next_multiple(steps, self.team_change)
+        return is_due
+
+    def take_swap(self, decisions: int) -> bool:
+        """Whether, with this number of decisions more, `swap_steps` have passed since new players were drawn."""
+        self._decisions += decisions
+        is_due = self._decisions >= self.swap_steps
+        self._decisions %= self.swap_steps
+        return is_due
+
+    def draw(self) -> Opponent:
+        """Draw who plays."""
+        if self._rng.random() < self.play_against_latest_model_ratio:
+            return self.newest
+        others = [*self.snapshots, *self.files]
+        return others[self._rng.integers(len(others))]
+
+    def _take_snapshot(self, model: UnityAlgorithm) -> None:
+        self.snapshots.append(_opponent(model._acting.actor(), self.elo, model.num_timesteps))
+
+    def _keep(self) -> Kept:
+        if self._model is None:
+            return self._kept
+        snapshots = []
+        for snapshot in self.snapshots:
+            actor, step = snapshot.player(), snapshot.step
+            assert isinstance(actor, AgentPolicy)
+            assert step is not None
+            weights = {name: part.cpu().numpy() for name, part in actor.state_dict().items()}
+            snapshots.append((step, snapshot.elo, weights))
+        files = {path: file.elo for path, file in zip(self._paths, self.files, strict=True)}
+        return Kept(self.elo, files, snapshots, self._rng.bit_generator.state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What `save` of the model keeps: no players, but their weights."""
+        players = ("newest", "snapshots", "files")
+        rest = {name: value for name, value in self.__dict__.items() if name not in players}
+        return rest | {"_model": None, "_kept": self._keep()}
+
+
+class FilePlay(SelfPlay):
+    """Model files that play for a behavior which does not learn.
+
+    :param opponents: the files
+    :param spec: of the behavior
+    :param swap_steps: as in `SelfPlay`
+    :param seed: of who is drawn
+    """
+
+    def __init__(
+        self, opponents: Sequence[str | os.PathLike[str]], spec: BehaviorSpec, swap_steps: int, seed: int | None = None
+    ) -> None:
+        super().__init__(
+            swap_steps=swap_steps, window=0, play_against_latest_model_ratio=0, opponents=opponents, seed=seed
+        )
+        self.snapshots = deque()
+        self._read_files(spec, {})
+
+
+def _opponent(player: Player, elo: float, step: int | None = None) -> Opponent:
+    return Opponent(lambda: player, elo, step)
+
+
+def _next_multiple(steps: int, of: int) -> int:
+    return (steps // of + 1) * of
+
+
+@dataclass(eq=False)
+class _Team:
+    """A team, and one entry a row of its table: the number of the line-up of the row's game, what the row's player
+    remembers, and what the table showed at last."""
+
+    table: AgentTable
+    play: SelfPlay
+    deterministic: bool
+    lineup: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    memory: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    alive: Array = field(default_factory=lambda: np.zeros(0, bool))
+    group: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def require_room(self, memory_size: int = 0) -> None:
+        """Have an entry for each row of the table, and so much memory."""
+        rows = len(self.table) - len(self.lineup)
+        self.lineup, self.alive = np.pad(self.lineup, (0, rows)), np.pad(self.alive, (0, rows))
+        self.memory = np.pad(self.memory, ((0, rows), (0, max(memory_size - self.memory.shape[1], 0))))
+
+
+class Contest:
+    """The teams of a scene: which of them learns, and who plays for the others.
+
+    A game is what an agent begins with an episode. It keeps the line-up, one player for each team, that is current
+    then; who joins a running episode of its group takes the group's. So all agents that begin together meet the same
+    players, and a result counts for those who really played.
+    """
+
+    def __init__(self) -> None:
+        self.learning = ""
+        """The name of the team that learns; none at first."""
+        self._teams: dict[str, _Team] = {}
+        self._lineups: dict[int, dict[str, Opponent]] = {0: {}}
+        self._current = 0
+        self._due: set[str] = set()  # teams that are to get new players
+
+    def enter(self, team: str, table: AgentTable, play: SelfPlay, deterministic: bool = False) -> None:
+        """Add a team.
+
+        :param team: name of the behavior, with the number of the team
+        :param table: its agents
+        :param play: who may play for it, after its `setup`
+        :param deterministic: its players take the most likely actions
+        """
+        self._teams[team] = _Team(table, play, deterministic)
+        self._draw([team])
+
+    def learn(self, team: str) -> None:
+        """Let this team learn and draw new players for all others, who play from the next games on."""
+        self.learning = team
+        self._draw([name for name in self._teams if name != team])
+
+    def following(self, teams: Collection[str]) -> str | None:
+        """Which of `teams` learns after the one that learns now, in the order of their numbers; None if there is none
+        but this."""
+        order = sorted(self._teams, key=number_and_name)
+        now = order.index(self.learning)
+        return next((name for name in order[now + 1 :] + order[:now] if name in teams), None)
+
+    def players(self, team: str) -> list[Opponent | None]:
+        """Who plays for each row of a team; None where nobody has begun."""
+        entry = self._teams[team]
+        return [
+            self._lineups[number].get(team) if alive else None
+            for number, alive in zip(entry.lineup.tolist(), entry.alive.tolist(), strict=True)
+        ]
+
+    def decide(self, without: Collection[str]) -> dict[str, ActionTuple]:
+        """The actions of all rows of all teams but these, each player's at once, by team."""
+        return {name: self._decide(name, team) for name, team in self._teams.items() if name not in without}
+
+    def _decide(self, name: str, team: _Team) -> ActionTuple:
+        table = team.table
+        rows = np.flatnonzero(table.decided)
+        actions = table.spec.action_spec.empty_action(len(table))
+        numbers, lineup = np.unique(team.lineup[rows], return_inverse=True)
+        who = [self._lineups[number][name] for number in numbers.tolist()]
+        for opponent in dict.fromkeys(who):
+            mine = rows[np.array([other is opponent for other in who])[lineup]]
+            player = opponent.player()
+            size = player.memory_size
+            team.require_room(size)
+            chosen, team.memory[mine, :size] = player.decide(
+                [column[mine] for column in table.observations],
+                table.action_mask[mine],
+                team.memory[mine, :size],
+                team.deterministic,
+            )
+            actions.continuous[mine], actions.discrete[mine] = chosen.continuous, chosen.discrete
+        if name != self.learning and team.play.take_swap(len(rows)):
+            self._due.update(other for other, entry in self._teams.items() if entry.play is team.play)
+        return actions
+
+    def observe(self) -> None:
+        """Note, after each exchange and each reset, which games have ended and which begin."""
+        if self.learning:
+            self._rate(self._teams[self.learning])
+        if self._due:
+            self._draw(sorted(self._due - {self.learning}))
+        for team in self._teams.values():
+            self._begin_games(team)
+
+    def _rate(self, team: _Team) -> None:
+        table, known = team.table, len(team.group)
+        ends = (table.terminated | table.truncated)[:known]
+        rows = np.flatnonzero(ends & (table.group_ended[:known] | (team.group < 0)))
+        _, first, game = np.unique(team.group[rows], return_index=True, return_inverse=True)
+        rewards = np.bincount(game, table.reward[rows] + table.group_reward[rows])
+        is_whole = np.bincount(game, table.truncated[rows]) == 0
+        lineups = team.lineup[rows[first]]
+        for reward, number in zip(rewards[is_whole].tolist(), lineups[is_whole].tolist(), strict=True):
+            self._count(team.play, (np.sign(reward) + 1) / 2, self._lineups[number])
+
+    def _count(self, play: SelfPlay, score: float, lineup: Mapping[str, Opponent]) -> None:
+        """Move the ratings by one game."""
+        rivals = [other for name, other in lineup.items() if name != self.learning and other is not play.newest]
+        expected = [1 / (1 + 10 ** ((rival.elo - play.elo) / _ELO_SCALE)) for rival in rivals]
+        for rival, chance in zip(rivals, expected, strict=True):
+            gain = play.k_factor * (score - chance) / len(rivals)
+            play.newest.elo += gain
+            rival.elo -= gain
+
+    def _draw(self, teams: Sequence[str]) -> None:
+        """Make a line-up with new players for these teams, and forget those that nobody plays in any more."""
+        used = {self._current}.union(*(team.lineup[team.alive].tolist() for team in self._teams.values()))
+        lineup = self._lineups[self._current] | {name: self._teams[name].play.draw() for name in teams}
+        self._current += 1
+        self._lineups = {number: self._lineups[number] for number in used} | {self._current: lineup}
+        self._due = set()
+
+    def _begin_games(self, team: _Team) -> None:
+        table = team.table
+        team.require_room()
+        begins = table.decided & ~(team.alive & ~(table.terminated | table.truncated))
+        team.lineup[begins] = self._current
+        team.memory[begins] = 0
+        group, in_group = table.group, table.group_id > 0
+        mates, late = np.flatnonzero(table.alive & ~begins & in_group), np.flatnonzero(begins & in_group)
+        if len(mates) and len(late):
+            known, first = np.unique(group[mates], return_index=True)
+            place = np.minimum(np.searchsorted(known, group[late]), len(known) - 1)
+            joins = known[place] == group[late]
+            team.lineup[late[joins]] = team.lineup[mates[first[place[joins]]]]
+        team.alive, team.group = table.alive.copy(), group
+
+
+def number_and_name(team: str) -> tuple[int, str]:
+    """Of "Name?team=1"."""
+    name, _, number = team.partition("?team=")
+    return int(number) if number.isdecimal() else 0, name
+
+
+class SelfPlayVecEnv(UnityVecEnv):
+    """The agents of one team, who learn, while others play for the other teams: past selves of the model, or files.
+
+    After every `team_change` steps it is another team of the behavior. Otherwise it is a `UnityVecEnv`, whose model is
+    one of this package and learns with a `SelfPlayCallback`:
+
+        env = SelfPlayVecEnv("Unity-SoccerTwos-v0", SelfPlay(save_steps=50_000, window=10))
+        POCA("UnityPocaPolicy", env).learn(5_000_000, callback=SelfPlayCallback())
+
+    Until then nobody plays for the other teams, and a step is refused.
+
+    :param env_id: a registered id
+    :param self_play: who may play; by default `SelfPlay()`
+    :param n_players: how many players to launch
+    :param behavior: which one learns, where the scene has several
+    :param opponents: the `.onnx` files that play for each other behavior of the scene, by its name
+    :param options: as in `UnityVecEnv`
+    :raises UnknownNameError: no such behavior
+    :raises UnityGymError: what `UnityVecEnv` raises, or nobody plays against the behavior, or nobody for another one
+    """
+
+    _sees_all_behaviors: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        env_id: str = "Unity-v0",
+        self_play: SelfPlay | None = None,
+        n_players: int = 1,
+        *,
+        behavior: str | None = None,
+        opponents: Mapping[str, Sequence[str | os.PathLike[str]]] | None = None,
+        **options: Any,
+    ) -> None:
+        self.self_play = SelfPlay() if self_play is None else self_play
+        self.contest = Contest()
+        self._opponents = dict(opponents or {})
+        super().__init__(env_id, n_players, behavior=behavior, **options)
+
+    def _choose(self, behavior: str | None) -> tuple[str, AgentTable]:
+        tables = self._pool.tables
+        behaviors = sorted({name.partition("?")[0] for name in tables})
+        if behavior is None and len(behaviors) == 1:
+            (behavior,) = behaviors
+        if behavior not in behaviors:
+            raise UnknownNameError(f"behavior is one of {behaviors}, the one that learns; got {behavior!r}")
+        others = {name: name.partition("?")[0] for name in tables if name.partition("?")[0] != behavior}
+        self._teams = sorted((name for name in tables if name not in others), key=number_and_name)
+        if self._opponents.keys() != set(others.values()):
+            raise UnityGymError(
+                f"opponents has files for {sorted(self._opponents)}, and the other behaviors of the scene are "
+                f"{sorted(set(others.values()))}: name the .onnx files that play for each of them"
+            )
+        if len(tables) < 2:
+            raise UnityGymError(
+                f"{behavior} has no opponents: {self._teams[0]} is the only team of the scene. Use UnityVecEnv, or "
+                "give the agents team ids in Unity"
+            )
+        swap_steps = self.self_play.swap_steps
+        self._plays = {
+            name: FilePlay(self._opponents[plain], tables[name].spec, swap_steps) for name, plain in others.items()
+        }
+        for name in self._teams:
+            tables[name].reserve(max(len(tables[team]) for team in self._teams))
+            tables[name].is_fixed = True
+        return self._teams[0], tables[self._teams[0]]
+
+    def begin(self, model: UnityAlgorithm) -> None:
+        """Let the past selves of a model play; the callback calls it."""
+        self.self_play.setup(model)
+        self.contest = Contest()
+        for name, table in self._pool.tables.items():
+            self.contest.enter(name, table, self._plays.get(name, self.self_play))
+        self.contest.learn(self.behavior)
+        self.contest.observe()
+
+    def reset(self) -> VecEnvObs:
+        """See `UnityVecEnv.reset`."""
+        observations = super().reset()
+        self.contest.observe()
+        return observations
+
+    def _advance(
+        self, advance: Callable[[Mapping[str, ActionTuple]], None], actions: ActionTuple
+    ) -> tuple[Array, Array, list[dict[str, Any]]]:
+        if not self.contest.learning:
+            raise UnityGymError(
+                "nobody plays for the other teams yet: let a model learn with callback=SelfPlayCallback() first"
+            )
+        others = self.contest.decide(without=[self.behavior])
+        told = super()._advance(lambda mine: advance({**mine, **others}), actions)
+        self.contest.observe()
+        return told
+
+    def change_team(self, model: UnityAlgorithm) -> None:
+        """Let the next team of the behavior learn, if there is one. The running games of all teams are cut."""
+        team = self.contest.following(self._teams)
+        if team is None:
+            return
+        self._pool.reset()
+        self._pool.require_rows(self.behavior, self.num_envs)
+        model.observe(self._table)
+        self.behavior, self._table = team, self._pool.tables[team]
+        self._pool.require_rows(self.behavior, self.num_envs)
+        self._returns.fill(0)
+        self._lengths.fill(0)
+        self.contest.learn(team)
+        self.contest.observe()
+
+
+class SelfPlayCallback(BaseCallback):
+    """What a model of this package needs to learn on a `SelfPlayVecEnv`; it logs `Self-play/ELO`.
+
+    :raises UnityGymError: another environment, also one in a wrapper, or a model of another package
+    """
+
+    _env: SelfPlayVecEnv
+
+    def _on_training_start(self) -> None:
+        if not isinstance(self.training_env, SelfPlayVecEnv) or not isinstance(self.model, UnityAlgorithm):
+            raise UnityGymError(
+                "SelfPlayCallback needs PPO, POCA or SAC of sb3_ext on a SelfPlayVecEnv without wrappers; got "
+                f"{type(self.model).__name__} on {type(self.training_env).__name__}"
+            )
+        self._env = self.training_env
+        self._env.begin(self.model)
+
+    def _on_step(self) -> bool:
+        assert isinstance(self.model, UnityAlgorithm)
+        self._env.self_play.save_if_due()
+        if self._env.self_play.take_change():
+            self._env.change_team(self.model)
+        self.logger.record("Self-play/ELO", self._env.self_play.elo)
+        return True
