@@ -5,9 +5,9 @@ python tests/benchmarks/pyramids.py imitation --seed 0 --demonstrations FOLDER  
 python tests/benchmarks/pyramids.py --tables                                      # only write table and picture again
 
 A run is `unity-learn` with the settings of `configs`, which are Unity's, on two embedded players, which go on while the
-networks learn (`threaded`). It ends when the mean reward of the last summaries is what Unity documents, with the agent-
-steps of `--steps` or after `--minutes`, whichever comes first. Time counts from the start of the command. Figures go to
-`pyramids/curves.json`; from them come the table in `pyramids/README.md` and the picture `pyramids/curves.png`.
+networks learn (`threaded`). It ends when the mean reward of the last summaries is what Unity documents, with the
+agent-steps of `--steps` or after `--minutes`, whichever comes first. Time counts from the start of the command. Figures
+go to `pyramids/curves.json`; from them come the table in `pyramids/README.md` and the picture `pyramids/curves.png`.
 """
 
 from __future__ import annotations
