@@ -409,7 +409,7 @@ class Batch:
     @cached_property
     def observations(self) -> list[torch.Tensor]:
         """One (m, *shape) a sensor."""
-        return [column[self.index] for column in self.rollout.observations]
+        return [column.index_select(0, self.index) for column in self.rollout.observations]  # faster than column[…]
 
     @cached_property
     def next_observations(self) -> list[torch.Tensor]:
@@ -417,7 +417,7 @@ class Batch:
         last = self.rollout.is_last[self.index]
         trajectory = self.rollout.trajectory[self.index[last]]
         following = torch.clamp(self.index + 1, max=len(self.rollout) - 1)
-        columns = [column[following] for column in self.rollout.observations]
+        columns = [column.index_select(0, following) for column in self.rollout.observations]
         for column, ends in zip(columns, self.rollout.end_observations, strict=True):
             column[last] = ends[trajectory]
         return columns

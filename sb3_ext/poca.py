@@ -22,7 +22,7 @@ from unity_gym.specs import BehaviorSpec
 
 SelfPOCA = TypeVar("SelfPOCA", bound="POCA")
 
-_CHUNK = 4096  # decisions that are evaluated at once outside of the update
+_CHUNK = 1024  # decisions that are evaluated at once outside of the update: more of them leave the cache
 
 
 class UnityPocaPolicy(UnityPolicy):
@@ -106,7 +106,7 @@ class UnityPocaPolicy(UnityPolicy):
         members = groups.members[states]
         used, sets = members.used()
         is_own = (members.rows[state] == decisions.unsqueeze(1)) & members.present[state]
-        seen = [column[used] for column in groups.observations]
+        seen = [column.index_select(0, used) for column in groups.observations]
         features = self.group_body(seen, sets, groups.actions[used], state, is_own.int().argmax(1))
         of_states, of_baselines = features.split([len(states), len(decisions)])
         return torch.stack([of_states[state], of_baselines], 1), sets.present.sum(1)[state]

@@ -57,7 +57,7 @@ _CHOICES = {
     "clip_range_schedule": ("linear", "constant"),
     "ent_coef_schedule": ("linear", "constant"),
 }
-_CHUNK = 4096  # decisions that are evaluated at once outside of the update
+_CHUNK = 1024  # decisions that are evaluated at once outside of the update: more of them leave the cache
 
 
 class PPO(UnityAlgorithm, OnPolicyAlgorithm):

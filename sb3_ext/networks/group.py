@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sb3_ext.groups import Sets
 
 
-_FEW = 8  # rows of a group up to which products one by one are faster than as many tiny matrix products
+_KEY = 16  # numbers that a head compares two members by
 
 
 class GroupBody(Encoding):
@@ -29,8 +29,8 @@ class GroupBody(Encoding):
 
     The observations of each member are encoded once, whatever number of groups it is in, and embedded twice: by
     themselves, and together with the member's action. Residual self-attention of `HEADS` heads (Vaswani et al. 2017)
-    relates the members of a group; the mean over them goes through dense layers. As attention is linear in its values,
-    the mean is taken first, and the values and the output are computed once a group and not once a member.
+    relates the members of a group, and the mean over them goes through dense layers, which stand for the attention's
+    output projection, too.
 
     `memory`, where there is any, is for who follows the groups. `features` is the width with it.
 
@@ -47,12 +47,13 @@ class GroupBody(Encoding):
         width, actions = settings.hidden_units, spec.action_spec
         if width % HEADS:
             raise UnityGymError(f"hidden_units is a multiple of {HEADS}, the attention's heads; got {width}")
-        self._width, self._actions = width, actions
+        self._actions = actions
         small = normal((0.125 / width) ** 0.5)
         action_size = actions.continuous_size + sum(actions.discrete_branches)
         self.embed_state, self.embed_action = linear(self.size, width, small), linear(action_size, width, small)
         self.embedding_norm, self.residual_norm = (nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
-        self.query, self.key, self.value, self.out = (linear(width, width, small) for _ in range(4))
+        self._sizes = [width, HEADS * _KEY, HEADS * _KEY, width]  # of a member: itself, query, key and value
+        self.attention_parts = linear(width, sum(self._sizes[1:]), small)
         self.layers = swish_layers(width, width, settings.num_layers)
         self.memory = Memory(width, settings.memory_size) if settings.memory_size else None
         self.features = settings.memory_size // 2 or width
@@ -75,54 +76,31 @@ class GroupBody(Encoding):
         :return: (g + m, hidden units)
         """
         members = self.embed_state(self.encode(observations))
-        rows, most = groups.rows, groups.rows.shape[1]
-        # What to look at: all members as they see; and for the baseline of each, the others as they see and act, who
-        # stand behind all members as they see.
-        place = torch.arange(most, device=rows.device)
-        looks = place.unsqueeze(0)
-        chosen = torch.arange(len(groups), device=rows.device), rows.new_zeros(len(groups))
+        rows, present = groups.rows, groups.present
         if actions is not None and which is not None and own is not None:
-            rows = torch.cat([rows, rows + len(members)], 1)
-            members = torch.cat([members, members + self.embed_action(action_features(actions, self._actions))])
-            looks = torch.cat([looks, place + most * (place != place.unsqueeze(1))])
-            chosen = torch.cat([chosen[0], which]), torch.cat([chosen[1], own + 1])
-        attended, mean = self._attend(self.embedding_norm(nn.functional.silu(members)), rows, groups.present, looks)
-        value = self.value.weight.reshape(HEADS, -1, self._width).transpose(1, 2)  # (heads, width, width / heads)
-        heads = torch.bmm(attended[chosen].transpose(0, 1), value).transpose(0, 1).flatten(1) + self.value.bias
-        features: torch.Tensor = self.layers(self.residual_norm(mean[chosen] + self.out(heads)))
+            acting = members + self.embed_action(action_features(actions, self._actions))
+            is_other = torch.arange(rows.shape[1], device=rows.device) != own.unsqueeze(1)
+            rows = torch.cat([rows, rows[which] + len(members) * is_other])
+            present = torch.cat([present, present[which]])
+            members = torch.cat([members, acting])
+        features: torch.Tensor = self.layers(self._attend(nn.functional.silu(members), rows, present))
         return features
 
-    def _attend(
-        self, members: torch.Tensor, rows: torch.Tensor, present: torch.Tensor, looks: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the members of g groups attend to, and what they are, each as the mean over them.
+    def _attend(self, members: torch.Tensor, rows: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+        """Members (…, width), sets of them (s, most) and who is in a set (s, most) → the sets' means (s, width).
 
-        :param members: (…, width)
-        :param rows: int64 (g, e), of `members`
-        :param present: bool (g, most), the members of the groups
-        :param looks: int64 (l, most), places in a group's rows: who is looked at, in l ways
-        :return: (g, l, heads, width) and (g, l, width)
+        What a member looks for, is found by and tells is computed before it is put into its sets.
         """
-        projected = nn.functional.linear(
-            members, torch.cat([self.query.weight, self.key.weight]), torch.cat([self.query.bias, self.key.bias])
-        )
-        table = nn.functional.embedding(rows, torch.cat([members, projected], 1))
-        x, query, key = torch.split(table, self._width, 2)
-        query, key = (part.reshape(*part.shape[:2], HEADS, -1) for part in (query, key))
-        if rows.shape[1] <= _FEW:
-            scores = (query.unsqueeze(2) * key.unsqueeze(1)).sum(-1)
-        else:
-            scores = torch.einsum("gihd,gjhd->gijh", query, key)
-        scores = (
-            scores[:, looks.unsqueeze(2), looks.unsqueeze(1)] * query.shape[-1] ** -0.5
-        )  # (g, l, most, most, HEADS)
-        scores = scores + (~present).to(scores.dtype)[:, None, None, :, None] * ABSENT
-        share = present / present.sum(1, keepdim=True)
-        attention = (scores.softmax(3) * share[:, None, :, None, None]).sum(2)  # (g, l, most, heads)
-        shares = share[:, None, :, None].expand(-1, len(looks), -1, -1)
-        weights = attention.new_zeros((len(rows), len(looks), rows.shape[1], HEADS + 1)).scatter(
-            2, looks[:, :, None].expand(len(rows), -1, -1, HEADS + 1), torch.cat([attention, shares], 3)
-        )
-        pooled = weights.transpose(2, 3).flatten(1, 2) @ x
-        attended, mean = torch.split(pooled.reshape(len(rows), len(looks), HEADS + 1, -1), [HEADS, 1], 2)
-        return attended, mean.squeeze(2)
+        members = self.embedding_norm(members)
+        table = torch.cat([members, self.attention_parts(members)], 1)
+        member, query, key, value = torch.split(nn.functional.embedding(rows, table), self._sizes, 2)
+        query, key, value = (part.unflatten(2, (HEADS, -1)) for part in (query, key, value))
+        # Groups are small: products one by one are faster than as many tiny matrix products.
+        scores = (query.unsqueeze(2) * key.unsqueeze(1)).sum(4) * _KEY**-0.5  # (s, who looks, at whom, heads)
+        scores = scores.masked_fill(~present[:, None, :, None], ABSENT)
+        share = (present / present.sum(1, keepdim=True)).unsqueeze(2)
+        # As attention is linear in the values, the mean over those who look is taken of the attention.
+        attention = (scores.softmax(2) * share.unsqueeze(3)).sum(1)
+        attended = (attention.unsqueeze(3) * value).sum(1).flatten(1)
+        mean: torch.Tensor = self.residual_norm((share * member).sum(1) + attended)
+        return mean

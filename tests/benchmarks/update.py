@@ -4,7 +4,8 @@ python tests/benchmarks/update.py                 # 32 groups of 3 agents
 python tests/benchmarks/update.py --members 1 7 --rounds 3
 
 A round lets the agents of an agent table decide until the buffer is full, on random observations and without a player,
-and times `train()`; POCA and PPO take turns.
+and times `train()`: the processor's time on one thread, which other work on the machine changes little. POCA and PPO
+take turns.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ def behavior() -> BehaviorSpec:
     return BehaviorSpec([grid, body], ActionSpec(0, (CHOICES,)))
 
 
-def make(kind: type[PPO], spec: BehaviorSpec, device: str) -> PPO:
+def make(kind: type[PPO], spec: BehaviorSpec) -> PPO:
     """A model of the behavior, without an environment."""
     policy = "UnityPocaPolicy" if kind is POCA else "UnityPolicy"
-    model = kind(policy, None, **NUMBERS, device=device, _init_setup_model=False)
+    model = kind(policy, None, **NUMBERS, device="cpu", _init_setup_model=False)
     layout = ObservationLayout(spec)
     model.observation_space, model.action_space = layout.space, action_space(spec.action_spec)
     model.columns = SpaceColumns(model.observation_space, model.action_space, (spec, layout))
@@ -85,25 +86,21 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=32)
     parser.add_argument("--members", type=int, nargs="+", default=[3], help="of a group, one measurement each")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(1)
     spec = behavior()
     print("| agents | PPO: min, median s | POCA: min, median s | POCA/PPO of medians |\n|---|---|---|---|")
     for members in arguments.members:
         rng = np.random.default_rng(0)
-        models = [make(kind, spec, arguments.device) for kind in (PPO, POCA)]
+        models = [make(kind, spec) for kind in (PPO, POCA)]
         tables = [AgentTable(spec, "uint8") for _ in models]
         spent: list[list[float]] = [[], []]
         for _ in range(arguments.rounds + 1):
             for model, table, times in zip(models, tables, spent, strict=True):
                 fill(model, table, members, arguments.groups, rng)
-                started = time.perf_counter()
+                started = time.process_time()
                 model.train()
-                if arguments.device != "cpu":
-                    torch.cuda.synchronize()
-                times.append(time.perf_counter() - started)
+                times.append(time.process_time() - started)
         ppo, poca = (times[1:] for times in spent)  # the first is to warm up
         told = " | ".join(f"{min(times):.2f}, {statistics.median(times):.2f}" for times in (ppo, poca))
         ratio = statistics.median(poca) / statistics.median(ppo)
