@@ -36,6 +36,8 @@ class EntityAttention(nn.Module):
 
     def forward(self, own: torch.Tensor, entities: Sequence[torch.Tensor]) -> torch.Tensor:
         """Own features (n, self size) and one (n, entities, features) a sensor → (n, WIDTH)."""
+        if not torch.onnx.is_in_onnx_export():
+            entities = [x[:, (x != 0).any(2).any(0)] for x in entities]  # what is absent everywhere changes nothing
         present = torch.cat([x.abs().amax(-1) > 0 for x in entities], 1)  # `!=` of floats is not in ONNX's opset 9
         if self.embed_self is not None:
             known = self.embed_self(own).unsqueeze(1)

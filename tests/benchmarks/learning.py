@@ -45,7 +45,7 @@ import matplotlib.pyplot as plt
 RESULTS = Path(__file__).with_name("learning")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 AN_HOUR = 3600  # seconds, of training
-SORTER_STEPS = 400_000
+SORTER_AREAS, SORTER_STEPS = 32, 1_000_000
 STEADY = 5  # summaries
 _SUMMARY = re.compile(r"step (\d+), .* mean reward (-?[\d.]+)")
 ALGORITHMS: dict[str, type[PPO | SAC]] = {"ppo": PPO, "sac": SAC}
@@ -167,7 +167,9 @@ def sorter(flat: bool, seed: int) -> Figures:
 
     :param flat: the list of tiles is a vector like any other
     """
-    env: VecEnv = UnityVecEnv("Unity-Sorter-v0", environment_parameters={"num_tiles": 2.0}, seed=seed)
+    env: VecEnv = UnityVecEnv(
+        "Unity-Sorter-v0", environment_parameters={"num_tiles": 2.0}, num_areas=SORTER_AREAS, seed=seed
+    )
     if flat:
         env = VecMonitor(env)  # it shows spaces alone, in which a list of entities is a box of numbers
     settings = yaml.safe_load((CONFIGS / "ppo/Sorter_curriculum.yaml").read_text(encoding="utf-8"))
