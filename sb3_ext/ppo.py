@@ -37,7 +37,6 @@ SB3_MEANINGS: dict[str, Any] = {
     "time_horizon": None,
     "ratio": "action",
     "entropy": "sum",
-    "clip_value": False,
     "advantage_normalization": "minibatch",
     "last_minibatch": "keep",
     "max_grad_norm": 0.5,
@@ -89,9 +88,9 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     :param ratio: "column" clips the ratio of each action column, "action" that of the whole action
     :param entropy: "unity" is the mean over continuous columns plus the sum over branches, "sum" the sum over all
     :param clip_value: the value loss is the larger of that of the new value and that of the new value clipped to ±ε
-        around the old one; False leaves it unclipped
+        around the old one. Unity's trainer is written so, too, but clips around the returns, which clips nothing
     :param second_critic: train two critics; advantages, returns and what follows a cut rest on the "max", "min" or
-        "mean" of their estimates. Each learns the same returns, clipped around its own old value. None for one critic
+        "mean" of their estimates. Each learns the same returns. None for one critic
     :param combine_advantages: "mean" or "sum" over the reward signals
     :param advantage_normalization: over the "buffer", over each "minibatch", or "none"
     :param last_minibatch: "drop" or "keep" one that is smaller than the others
@@ -139,7 +138,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         rollout: str = "trajectories",
         ratio: str = "column",
         entropy: str = "unity",
-        clip_value: bool = True,
+        clip_value: bool = False,
         second_critic: str | None = None,
         combine_advantages: str = "mean",
         advantage_normalization: str = "buffer",
