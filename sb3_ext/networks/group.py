@@ -94,7 +94,7 @@ class GroupBody(Encoding):
         members = self.embedding_norm(members)
         table = torch.cat([members, self.attention_parts(members)], 1)
         member, query, key, value = torch.split(nn.functional.embedding(rows, table), self._sizes, 2)
-        query, key, value = (part.unflatten(2, (HEADS, -1)) for part in (query, key, value))
+        query, key, value = (part.reshape(*rows.shape, HEADS, -1) for part in (query, key, value))
         # Groups are small: products one by one are faster than as many tiny matrix products.
         scores = (query.unsqueeze(2) * key.unsqueeze(1)).sum(4) * _KEY**-0.5  # (s, who looks, at whom, heads)
         scores = scores.masked_fill(~present[:, None, :, None], ABSENT)
