@@ -8,6 +8,7 @@ from sb3_ext.poca import POCA
 from sb3_ext.ppo import PPO, SB3_MEANINGS
 from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic
 from sb3_ext.sac import SAC
+from sb3_ext.self_play import SelfPlay, SelfPlayCallback, SelfPlayVecEnv
 from sb3_ext.vec_env import UnityVecEnv
 
 __all__ = [
@@ -22,6 +23,9 @@ __all__ = [
     "Curiosity",
     "Extrinsic",
     "OnnxPolicy",
+    "SelfPlay",
+    "SelfPlayCallback",
+    "SelfPlayVecEnv",
     "StatsCallback",
     "Teacher",
     "UnityVecEnv",

@@ -340,7 +340,7 @@ class Contest:
         is_whole = np.bincount(game, table.truncated[rows]) == 0
         lineups = team.lineup[rows[first]]
         for reward, number in zip(rewards[is_whole].tolist(), lineups[is_whole].tolist(), strict=True):
-            self._count(team.play, (np.sign(reward) + 1) / 2, self._lineups[number])
+            self._count(team.play, 0.5 if reward == 0 else float(reward > 0), self._lineups[number])
 
     def _count(self, play: SelfPlay, score: float, lineup: Mapping[str, Opponent]) -> None:
         """Move the ratings by one game."""

@@ -261,12 +261,15 @@ class BehavioralCloning(Block):
 
 
 class SelfPlay(Block):
+    """`opponents` are `.onnx` files of the behavior, which play beside its snapshots."""
+
     save_steps: Count = 20000
     team_change: Count = Field(default_factory=lambda given: 5 * cast(int, given.get("save_steps", 1)))
     swap_steps: Count = 2000
     window: Count = 10
     play_against_latest_model_ratio: Fraction = 0.5
     initial_elo: Number = 1200.0
+    opponents: list[Text] = []
 
 
 class BehaviorSettings(Block):

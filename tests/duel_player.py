@@ -1,0 +1,93 @@
+"""A player of two scenes in which two teams guess. In `Duel`, both are of one behavior and have two members. In `Hunt`,
+two hunters meet one prey.
+
+In area i a game lasts 3 + i decisions. With the last one the team whose members then choose more on average gets 1 as
+its group's reward and the other −1, both 0 if it is equal. Every third game of area 0 is interrupted instead. An agent
+sees its area, the decision, its team and which member it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from unity_gym.scenes import __main__ as player
+from unity_gym.scenes.academy import Academy
+from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.scene import Scene
+from unity_gym.scenes.sensors import VectorSensor
+from unity_gym.specs import ActionSpec, Array
+
+AREAS, CHOICES = 3, 3
+INTERRUPTED = 3  # every third game of area 0
+AREA, TIME, TEAM, MEMBER = range(4)  # columns of what an agent sees
+
+
+class Duel(Scene):
+    default_areas = AREAS
+    teams = (("Duelist", 2), ("Duelist", 2))
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.time, self.games = np.zeros(areas, np.int64), np.zeros(areas, np.int64)
+        self.agents = [self.team(team) for team in (0, 1)]
+
+    def team(self, team: int) -> Agents:
+        behavior, members = self.teams[team]
+        agents = Agents(
+            self.academy,
+            members * self.areas,
+            behavior,
+            [VectorSensor("view", 4, partial(self.see, team))],
+            ActionSpec(0, (CHOICES,)),
+            act=lambda _: None,
+            begin_episode=lambda _: None,
+            team=team,
+            decision_period=1,
+        )
+        agents.group_id[:] = np.repeat([self.academy.new_group() for _ in range(self.areas)], members)
+        return agents
+
+    def see(self, team: int, rows: Array) -> Array:
+        area, member = np.divmod(rows, self.teams[team][1])
+        return np.stack([area, self.time[area], np.full(len(rows), team), member], 1)
+
+    def after_step(self) -> None:
+        self.time += 1
+        over = self.time == 3 + np.arange(self.areas)
+        self.games += over
+        interrupted = over & (self.games % INTERRUPTED == 0) & (np.arange(self.areas) == 0)
+        means = [agents.discrete[:, 0].reshape(self.areas, -1).mean(1) for agents in self.agents]
+        for agents, sign in zip(self.agents, (1, -1), strict=True):
+            members = len(agents) // self.areas
+            score = np.where(over & ~interrupted, sign * np.sign(means[0] - means[1]), 0)
+            agents.group_reward += np.repeat(score, members)
+            agents.end_episode(np.flatnonzero(np.repeat(over & ~interrupted, members)))
+            agents.end_episode(np.flatnonzero(np.repeat(interrupted, members)), interrupted=True)
+        self.time[over] = 0
+
+    def reset_environment(self) -> None:
+        self.time[:] = 0
+
+    def render(self, area: int) -> Array:  # noqa: ARG002
+        return np.zeros((2, 2, 3), np.uint8)
+
+
+class Hunt(Duel):
+    teams = (("Hunter", 2), ("Prey", 1))
+
+
+def launcher(folder: Path, scene: str = "Duel") -> str:
+    """The path of an executable, written into `folder`, that plays the scene."""
+    path = folder / f"{scene}.sh"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" {scene} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+if __name__ == "__main__":
+    player.scene_class = {"Duel": Duel, "Hunt": Hunt}.__getitem__  # type: ignore[assignment]
+    sys.exit(player.main(sys.argv[1:]))

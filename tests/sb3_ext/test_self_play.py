@@ -1,0 +1,517 @@
+"""Self-play: who plays for the teams that do not learn, Elo's ratings, and what a run keeps of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from stable_baselines3 import PPO as PlainPPO  # noqa: N811
+from stable_baselines3.common.vec_env import VecNormalize
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from sb3_ext import POCA, PPO, SAC, OnnxPolicy, SelfPlay, SelfPlayCallback, SelfPlayVecEnv, UnityVecEnv
+from sb3_ext.algorithm import UnityAlgorithm
+from sb3_ext.learn import main
+from sb3_ext.runs import Checkpoints
+from sb3_ext.self_play import Contest, Opponent
+from sb3_ext.settings import loads
+from sb3_ext.training import train
+from tests.duel_player import AREAS, CHOICES, TEAM, launcher
+from unity_gym.errors import UnityGymError, UnknownNameError
+from unity_gym.specs import ActionTuple, Array
+
+MEMBERS = 2
+ROWS = AREAS * MEMBERS
+
+
+class Constant:
+    """Always makes the same choice."""
+
+    memory_size = 0
+
+    def __init__(self, choice: int) -> None:
+        self.choice = choice
+
+    def decide(
+        self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
+    ) -> tuple[ActionTuple, Array]:
+        assert not deterministic
+        n = len(columns[0])
+        assert len(masks) == n
+        return ActionTuple(discrete=np.full((n, 1), self.choice, np.int32)), memory
+
+
+class Named(SelfPlay):
+    """The n-th snapshot always chooses n mod 3; who was drawn is noted."""
+
+    def setup(self, model: UnityAlgorithm) -> None:
+        self.taken = 0
+        self.drawn: list[Opponent] = []
+        super().setup(model)
+
+    def _take_snapshot(self, model: UnityAlgorithm) -> None:
+        constant = Constant(self.taken % CHOICES)
+        self.taken += 1
+        self.snapshots.append(Opponent(lambda: constant, self.elo, model.num_timesteps))
+
+    def draw(self) -> Opponent:
+        self.drawn.append(super().draw())
+        return self.drawn[-1]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    made: list[UnityVecEnv] = []
+
+    def build(*arguments: Any, scene: str = "Duel", kind: type[UnityVecEnv] = SelfPlayVecEnv, **options: Any) -> Any:
+        made.append(kind("Unity-v0", *arguments, file_name=launcher(tmp_path, scene), seed=1, **options))
+        return made[-1]
+
+    yield build
+    for env in made:
+        env.close()
+
+
+def small(env: UnityVecEnv, kind: type[UnityAlgorithm] = PPO, **options: Any) -> Any:
+    """A model that learns from 60 decisions at a time."""
+    numbers: dict[str, Any] = {"batch_size": 16, "seed": 0, "policy_kwargs": {"hidden_units": 8, "num_layers": 1}}
+    if kind is SAC:
+        return SAC("UnitySACPolicy", env, buffer_size=500, steps_per_update=10, **numbers | options)
+    policy = "UnityPocaPolicy" if kind is POCA else "UnityPolicy"
+    return kind(policy, env, buffer_size=60, n_epochs=1, time_horizon=8, **numbers | options)  # type: ignore[call-arg]
+
+
+# --- Who plays, and what that does to the ratings -------------------------------------------------------------------
+
+
+class Referee(SelfPlayVecEnv):
+    """Keeps its own books, game by game and agent by agent, from what it knows of the scene.
+
+    Rows are sorted by area in this scene, and a game of an area begins for all its agents together.
+    """
+
+    self_play: Named
+
+    def begin(self, model: UnityAlgorithm) -> None:
+        super().begin(model)
+        self.elo = {self.self_play.newest: 1000.0}
+        self.meets: list[Opponent] = [self.self_play.drawn[-1]] * AREAS
+        self.decisions = self.results = 0
+        self.learned: list[int] = []  # decisions of each term of a team
+
+    def rating(self, opponent: Opponent) -> float:
+        return self.elo.setdefault(opponent, self.elo[self.self_play.newest])
+
+    def _advance(self, advance: Any, actions: ActionTuple) -> Any:
+        mine, other = (f"Duelist?team={team}" for team in ((0, 1) if self.behavior.endswith("0") else (1, 0)))
+        assert mine == self.behavior
+        for snapshot in self.self_play.snapshots:
+            self.rating(snapshot)
+        opponents, sent = self._pool.tables[other], {}
+        deciding = opponents.decided.copy()
+        drawn = len(self.self_play.drawn)
+
+        def noting(given: dict[str, ActionTuple]) -> None:
+            sent.update(given)
+            advance(given)
+
+        told = super()._advance(noting, actions)
+        for row in range(ROWS):
+            if deciding[row] and isinstance(player := self.meets[row // MEMBERS].player(), Constant):
+                assert sent[other].discrete[row] == player.choice
+        # Results: by Elo's formula, one for each game that was not interrupted.
+        newest = self.self_play.newest
+        for area in range(AREAS):
+            row = area * MEMBERS
+            assert len({bool(x) for x in (self.table.terminated | self.table.truncated)[row : row + MEMBERS]}) == 1
+            rival = self.meets[area]
+            if self.table.terminated[row] and rival is not newest:
+                reward = float(self.table.reward[row] + self.table.group_reward[row])
+                score = {1.0: 1.0, 0.0: 0.5, -1.0: 0.0}[reward]
+                mine_before, rivals = self.elo[newest], self.rating(rival)
+                gain = 2.0 * (score - 1 / (1 + 10 ** ((rivals - mine_before) / 400)))
+                self.elo[newest], self.elo[rival] = mine_before + gain, rivals - gain
+                self.results += 1
+        # New players after every 40 decisions of the others; they play from each area's next game on.
+        before = self.decisions // 40
+        self.decisions += int(deciding.sum())
+        assert len(self.self_play.drawn) - drawn == (self.decisions // 40 > before)
+        for area in range(AREAS):
+            if (self.table.terminated | self.table.truncated)[area * MEMBERS]:
+                self.meets[area] = self.self_play.drawn[-1]
+        assert self.contest.players(other) == [self.meets[row // MEMBERS] for row in range(ROWS)]
+        assert self.self_play.elo == pytest.approx(self.elo[newest], abs=1e-9)
+        for snapshot in self.self_play.snapshots:
+            assert snapshot.elo == pytest.approx(self.rating(snapshot), abs=1e-9)
+        return told
+
+    def change_team(self, model: UnityAlgorithm) -> None:
+        self.learned.append(model.num_timesteps)
+        before = self.behavior
+        super().change_team(model)
+        assert self.behavior != before
+        self.meets = [self.self_play.drawn[-1]] * AREAS
+
+
+def test_players_and_ratings_are_those_that_a_referee_notes_game_by_game(make: Any) -> None:
+    play = Named(
+        save_steps=50,
+        team_change=240,
+        swap_steps=40,
+        window=3,
+        play_against_latest_model_ratio=0.3,
+        initial_elo=1000,
+        k_factor=2,
+        seed=5,
+    )
+    env = make(play, kind=Referee)
+    model = small(env)
+    model.learn(1000, callback=SelfPlayCallback())
+    assert env.learned == [240, 480, 720, 960]  # all agents decide at once: six a step
+    assert [snapshot.step for snapshot in play.snapshots] == [900, 954, 1002]
+    assert play.taken == 21
+    kinds = {type(opponent.player()).__name__ for opponent in play.drawn}
+    assert kinds == {"Constant", "UnityPolicy"}
+    assert len(set(play.drawn)) > 5
+    assert env.results > 50
+    assert play.elo != 1000
+
+
+def test_only_what_the_learning_team_does_is_learned_from_and_all_of_it(make: Any) -> None:
+    seen: list[Array] = []
+
+    class Watched(PPO):
+        def _take_rollout(self) -> Any:
+            rollout = super()._take_rollout()
+            seen.append(rollout.observations[0].numpy())
+            return rollout
+
+    env = make(SelfPlay(team_change=120, save_steps=50))
+    model = small(env, Watched)
+    model.learn(360, callback=SelfPlayCallback())
+    decisions = np.concatenate(seen)
+    first = decisions[decisions[:, TEAM] == 0]
+    assert set(decisions[:, TEAM]) == {0, 1}
+    assert len(first) == 240  # it learns from 0 to 120 and from 240 to 360: nothing is lost where the team changes
+    assert 0 <= model.num_timesteps - len(decisions) <= ROWS * 5  # games of up to 5 decisions go on
+
+
+def test_agents_that_join_a_running_game_meet_its_players() -> None:
+    class Table(SimpleNamespace):
+        def __len__(self) -> int:
+            return len(self.decided)
+
+    mine = Table(decided=np.zeros(0, bool), terminated=np.zeros(0, bool), truncated=np.zeros(0, bool))
+    for name in ("alive", "group", "group_id", "group_ended", "reward", "group_reward"):
+        setattr(mine, name, np.zeros(0, np.int64))
+    mine.alive = np.zeros(0, bool)
+    table = Table(
+        decided=np.array([True, True, False, True]),
+        alive=np.array([True, True, False, True]),
+        terminated=np.zeros(4, bool),
+        truncated=np.zeros(4, bool),
+        group=np.array([7, 7, 7, 9]),
+        group_id=np.array([7, 7, 7, 9]),
+    )
+    draws = iter(Opponent(lambda: Constant(0), 0.0, step) for step in range(9))
+    play = SimpleNamespace(draw=lambda: next(draws))
+    contest = Contest()
+    contest.enter("A?team=1", table, play)  # type: ignore[arg-type]
+    contest.enter("B?team=0", mine, play)  # type: ignore[arg-type]
+    contest.observe()
+    contest.learn("B?team=0")  # draws anew for the next games
+    table.decided[2] = table.alive[2] = table.terminated[3] = True
+    contest.observe()
+    assert [None if who is None else who.step for who in contest.players("A?team=1")] == [0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("kind", [PPO, POCA, SAC])
+@pytest.mark.parametrize("memory", [0, 8])
+def test_a_snapshot_acts_as_the_policy_did(make: Any, kind: type[UnityAlgorithm], memory: int) -> None:
+    options = {"memory_size": memory, "sequence_length": 4} if memory else {}
+    env = make(SelfPlay(save_steps=60, swap_steps=30, window=4))
+    model = small(env, kind, policy_kwargs={"hidden_units": 8, "num_layers": 1, "normalize": True, **options})
+    then: dict[int, Array] = {}
+    columns = [np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32) * 3]
+    masks = np.ones((50, CHOICES), bool)
+    logits = {}
+
+    class Noting(SelfPlayCallback):
+        def _on_step(self) -> bool:
+            known = len(self._env.self_play.snapshots)
+            super()._on_step()
+            if len(self._env.self_play.snapshots) > known:
+                policy = self.model._acting  # type: ignore[attr-defined]
+                memories = np.zeros((50, policy.memory_size), np.float32)
+                then[self.model.num_timesteps] = policy.decide(columns, masks, memories, deterministic=True)[0].discrete
+                logits[self.model.num_timesteps] = _logits(policy, columns)
+            return True
+
+    model.learn(200, callback=Noting())
+    snapshots = env.self_play.snapshots
+    assert [snapshot.step for snapshot in snapshots] == [0, *then]
+    assert len(then) == 3
+    for snapshot in list(snapshots)[1:]:
+        player = snapshot.player()
+        assert player.memory_size == memory
+        memories = np.zeros((50, memory), np.float32)
+        assert (player.decide(columns, masks, memories, deterministic=True)[0].discrete == then[snapshot.step]).all()
+        assert torch.equal(_logits(player, columns), logits[snapshot.step])
+        assert not hasattr(player, "optimizer") or player.optimizer is None
+        assert sum(p.numel() for p in player.parameters()) < sum(p.numel() for p in model.policy.parameters())
+    assert not torch.equal(*(_logits(snapshots[i].player(), columns) for i in (0, -1)))
+
+
+def _logits(policy: Any, columns: list[Array]) -> torch.Tensor:
+    with torch.no_grad():
+        size = policy.settings.memory_size
+        features, _ = policy.body(policy.tensors(columns), torch.zeros(50, size) if size else None)
+        return policy.head(features)[2].clone()
+
+
+def test_a_loaded_model_goes_on_with_its_opponents_and_rating(make: Any, tmp_path: Path) -> None:
+    env = make(SelfPlay(save_steps=60, swap_steps=30, window=2, initial_elo=900))
+    model = small(env)
+    model.learn(200, callback=SelfPlayCallback())
+    model.save(tmp_path / "model.zip")
+    before = env.self_play
+    again = make(SelfPlay(save_steps=60, swap_steps=30, window=2))
+    loaded = PPO.load(tmp_path / "model.zip", env=again)
+    again.begin(loaded)
+    after = again.self_play
+    assert loaded.self_play is after
+    assert [(old.step, old.elo) for old in before.snapshots] == [(new.step, new.elo) for new in after.snapshots]
+    assert after.elo == before.elo
+    columns = [np.zeros((50, 4), np.float32)]
+    for old, new in zip(before.snapshots, after.snapshots, strict=True):
+        assert torch.equal(_logits(old.player(), columns), _logits(new.player(), columns))
+
+
+# --- Model files ----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_file_plays_and_is_rated(make: Any, tmp_path: Path) -> None:
+    env = make(SelfPlay())
+    small(env).export_onnx(tmp_path / "old.onnx")
+    again = make(
+        SelfPlay(window=0, play_against_latest_model_ratio=0, swap_steps=30, opponents=[tmp_path / "old.onnx"])
+    )
+    model = small(again)
+    model.learn(200, callback=SelfPlayCallback())
+    (file,) = again.self_play.files
+    assert isinstance(file.player(), OnnxPolicy)
+    assert set(again.contest.players("Duelist?team=1")) == {file}
+    assert again.self_play.elo + file.elo == pytest.approx(2400)
+    assert file.elo != 1200
+    assert not again.self_play.snapshots
+
+
+def test_model_files_play_for_a_behavior_that_does_not_learn(make: Any, tmp_path: Path) -> None:
+    whole = make(scene="Hunt", kind=UnityVecEnv, behavior="Prey")
+    small(whole).export_onnx(tmp_path / "Prey.onnx")
+    env = make(SelfPlay(), scene="Hunt", behavior="Hunter", opponents={"Prey": [tmp_path / "Prey.onnx"]})
+    assert env.num_envs == ROWS
+    model = small(env, POCA)
+    model.learn(200, callback=SelfPlayCallback())
+    assert env.behavior == "Hunter?team=0"
+    assert env.self_play.elo != 1200
+    assert model.num_timesteps >= 200
+
+
+# --- unity-learn ----------------------------------------------------------------------------------------------------
+
+
+def config(folder: Path, scene: str, **keys: Any) -> str:
+    """Settings of both behaviors of a scene."""
+    names = {"Duel": ["Duelist"], "Hunt": ["Hunter", "Prey"]}[scene]
+    play = {"save_steps": 120, "team_change": 240, "swap_steps": 60, "window": 3, **keys.pop("self_play", {})}
+    behavior = {
+        "trainer_type": "ppo",
+        "hyperparameters": {"batch_size": 16, "buffer_size": 60},
+        "network_settings": {"hidden_units": 8, "num_layers": 1},
+        "max_steps": 600,
+        "summary_freq": 100,
+        "time_horizon": 8,
+        "self_play": play,
+        **keys,
+    }
+    tree = {"behaviors": dict.fromkeys(names, behavior), "env_settings": {"env_path": launcher(folder, scene)}}
+    path = folder / f"{scene}.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return str(path)
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sb3_ext.learn", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """The command, in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> None:
+        assert main([*arguments, "--run-id", "r"]) == 0
+
+    return call
+
+
+def status(run: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((run / "run_logs" / "training_status.json").read_text(encoding="utf-8"))
+    return told
+
+
+def kept(run: Path, behavior: str) -> SelfPlay:
+    """The self-play of the newest checkpoint."""
+    newest = Checkpoints(run / behavior).newest()
+    assert newest is not None
+    play = PPO.load(newest).self_play
+    assert isinstance(play, SelfPlay)
+    return play
+
+
+def test_a_killed_run_goes_on_with_its_snapshots_rating_and_team(tmp_path: Path) -> None:
+    keys = {"max_steps": 5000, "checkpoint_interval": 420, "self_play": {"team_change": 400}}
+    process = start(tmp_path, config(tmp_path, "Duel", **keys), "--run-id", "r", "--seed", "1")
+    run = tmp_path / "results" / "r"
+    while not (run / "run_logs" / "training_status.json").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    before, step = kept(run, "Duelist")._keep(), max(Checkpoints(run / "Duelist").by_step())
+    told = status(run)["Duelist"]
+    assert told["learning_team"] == f"Duelist?team={step // 400 % 2}"
+    assert len(before.snapshots) == 3
+
+    keys["max_steps"] = step + 90
+    process = start(tmp_path, config(tmp_path, "Duel", **keys), "--run-id", "r", "--resume")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert f"ELO {before.elo:.1f}"[:6] in output
+    after = kept(run, "Duelist")._keep()
+    steps = [old for old, _, _ in before.snapshots] + [
+        new for new in range(0, step + 200, 120) if step < new <= step + 90
+    ]
+    assert [new for new, _, _ in after.snapshots] == steps[-3:]
+    old = {number: weights for number, _, weights in before.snapshots}
+    for number, _, weights in after.snapshots:
+        for name, part in old.get(number, {}).items():
+            assert np.array_equal(part, weights[name])
+    assert abs(after.elo - before.elo) < 90 / 3  # by games of two agents and three decisions, of at most 1 each
+    assert status(run)["Duelist"]["elo"] == after.elo
+
+
+def test_two_behaviors_learn_in_turn_and_ratings_are_shown(
+    tmp_path: Path, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(config(tmp_path, "Hunt"), "--seed", "1")
+    summaries = [line.split(",")[0] for line in capsys.readouterr().out.splitlines() if "step" in line]
+    # Hunters act six at a time and prey three; each learns for 240 steps, and the last one until it is done.
+    hunters, prey = (
+        [f"Hunter: step {step}" for step in range(100, 700, 100)],
+        [f"Prey: step {s}" for s in range(100, 700, 100)],
+    )
+    assert summaries == [*hunters[:2], *prey[:2], *hunters[2:4], *prey[2:4], *hunters[4:], *prey[4:]]
+    folder = tmp_path / "results" / "r"
+    assert PPO.load(folder / "Hunter" / "Hunter-600.zip").num_timesteps == 600
+    elo = {}
+    for name in ("Hunter", "Prey"):
+        events = EventAccumulator(str(folder / name))
+        events.Reload()
+        shown = events.Scalars("Self-play/ELO")
+        assert [event.step for event in shown] == list(range(100, 700, 100))
+        elo[name] = status(folder)[name]["elo"]
+        assert kept(folder, name)._keep().elo == elo[name]
+    assert elo["Hunter"] != 1200
+    assert status(folder)["Hunter"]["learning_team"] is None
+    assert status(folder)["Prey"]["learning_team"] == "Prey?team=1"
+
+    process = start(tmp_path, config(tmp_path, "Hunt"), "--run-id", "r", "--resume", "--inference")
+    assert process.stdout is not None
+    lines = [process.stdout.readline().split(":")[0] for _ in range(4)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert set(lines) == {"Hunter", "Prey"}
+
+
+def test_a_newest_model_meets_itself_in_inference(tmp_path: Path, run: Any) -> None:
+    file = config(tmp_path, "Duel", max_steps=100)
+    run(file)
+    before = status(tmp_path / "results" / "r")
+    process = start(tmp_path, file, "--run-id", "r", "--resume", "--inference")
+    assert process.stdout is not None
+    rating = f"ELO {before['Duelist']['elo']:.1f}"
+    assert all(process.stdout.readline().rstrip().endswith(rating) for _ in range(3))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert status(tmp_path / "results" / "r") == before
+
+
+def test_a_model_file_of_the_settings_plays(tmp_path: Path, make: Any, run: Any) -> None:
+    small(make(SelfPlay())).export_onnx(tmp_path / "old.onnx")
+    play = {"opponents": ["old.onnx"], "play_against_latest_model_ratio": 0}
+    run(config(tmp_path, "Duel", self_play=play))
+    (path,) = kept(tmp_path / "results" / "r", "Duelist")._keep().files
+    assert path == "old.onnx"
+
+
+# --- What is refused ------------------------------------------------------------------------------------------------
+
+
+def test_teams_of_one_behavior_without_self_play_are_refused(tmp_path: Path) -> None:
+    tree = yaml.safe_load(Path(config(tmp_path, "Duel")).read_text(encoding="utf-8"))
+    del tree["behaviors"]["Duelist"]["self_play"]
+    with pytest.raises(
+        UnityGymError, match=r"Duelist.team=0 and Duelist.team=1 are teams of one behavior: give it a b"
+    ):
+        train(loads(yaml.safe_dump(tree | {"checkpoint_settings": {"results_dir": str(tmp_path)}})))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ({"window": -1}, "window of SelfPlay is at least 0; got -1"),
+        ({"save_steps": 0}, "save_steps of SelfPlay is at least 1; got 0"),
+        ({"play_against_latest_model_ratio": 1.5}, "is a share, from 0 to 1; got 1.5"),
+        ({"window": 0}, "window=0 keeps no snapshots: give the model files"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(numbers: dict[str, Any], told: str) -> None:
+    with pytest.raises(UnityGymError, match=told):
+        SelfPlay(**numbers)
+
+
+def test_an_environment_without_opponents_is_refused(make: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"behavior is one of \['Hunter', 'Prey'\].*got None"):
+        make(scene="Hunt")
+    with pytest.raises(UnityGymError, match=r"opponents has files for \[\], and the other behaviors .*\['Prey'\]"):
+        make(scene="Hunt", behavior="Hunter")
+    with pytest.raises(UnityGymError, match=r"none\.onnx cannot be read"):
+        make(scene="Hunt", behavior="Hunter", opponents={"Prey": [tmp_path / "none.onnx"]})
+    with pytest.raises(UnityGymError, match=r"Basic has no opponents: Basic.team=0 is the only team"):
+        SelfPlayVecEnv("Unity-Basic-v0")
+    env = make()
+    env.reset()
+    with pytest.raises(UnityGymError, match="nobody plays for the other teams yet"):
+        env.step(np.zeros(ROWS, np.int64))
+    with pytest.raises(UnityGymError, match=r"SelfPlayCallback needs PPO, POCA or SAC .* got PPO on VecNormalize"):
+        PlainPPO("MlpPolicy", VecNormalize(env)).learn(10, callback=SelfPlayCallback())
