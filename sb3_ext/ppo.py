@@ -33,7 +33,6 @@ from unity_gym.specs import ActionTuple, Array
 SelfPPO = TypeVar("SelfPPO", bound="PPO")
 
 SB3_MEANINGS: dict[str, Any] = {
-    "rollout": "cut",
     "time_horizon": None,
     "ratio": "action",
     "entropy": "sum",
@@ -63,14 +62,13 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     """Proximal Policy Optimization (clip version), with the meanings that Unity's trainer gives the numbers.
 
     Paper: https://arxiv.org/abs/1707.06347. It learns on any SB3 `VecEnv`; on a `UnityVecEnv` (not wrapped) every agent
-    is waited for by itself. The named options below have Unity's meaning as the default and Stable-Baselines3's as the
-    other value; `SB3_MEANINGS` has all of the latter. A step is one decision of one agent.
+    is waited for by itself. The named options below have Unity's meaning as the default, but `rollout="cut"`, and
+    Stable-Baselines3's as the other value; `SB3_MEANINGS` has all of the latter. A step is one decision of one agent.
 
     :param policy: "UnityPolicy"
     :param env: the environment
     :param learning_rate: a number, or a function of the remaining progress (1 → 0)
-    :param buffer_size: decisions an update. With `rollout="trajectories"` an update comes when the finished
-        trajectories hold more, with "cut" when the decisions are as many
+    :param buffer_size: decisions an update
     :param batch_size: decisions a minibatch
     :param n_epochs: passes over the buffer an update
     :param time_horizon: decisions after which a trajectory is cut; None for whole episodes
@@ -83,8 +81,9 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     :param reward_signals: what to reward, each with its discount; by default `Extrinsic()`
     :param demonstrations: what an expert did, to imitate it after each update: a `.demo` file, a folder of them or a
         loaded recording, or a `BehavioralCloning` that says how
-    :param rollout: "trajectories" learns from finished ones only, and the others wait for the next update; "cut" cuts
-        all of them when the buffer is full, so that nothing is older than the policy
+    :param rollout: "cut" cuts all trajectories when there are `buffer_size` decisions, so that none is older than the
+        policy; "trajectories", as Unity's trainer does, waits until finished ones have more, and leaves the others to
+        the next update
     :param ratio: "column" clips the ratio of each action column, "action" that of the whole action
     :param entropy: "unity" is the mean over continuous columns plus the sum over branches, "sum" the sum over all
     :param clip_value: the value loss is the larger of that of the new value and that of the new value clipped to ±ε
@@ -135,7 +134,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         reward_signals: Sequence[RewardSignal] | None = None,
         *,
         demonstrations: Recording | BehavioralCloning | None = None,
-        rollout: str = "trajectories",
+        rollout: str = "cut",
         ratio: str = "column",
         entropy: str = "unity",
         clip_value: bool = False,
@@ -197,6 +196,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.columns = None if self.env is None else self._columns_of(self.env)
         self._records: dict[str, float] = {}  # of an update, for the logger
         self._running: Future[None] | None = None  # an update in a thread,
+        self._seen: Columns | None = None  # the newest outcomes
         self._frozen: UnityPolicy | None = None  # and who acts meanwhile
         if _init_setup_model:
             self._setup_model()
@@ -268,6 +268,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.rollout_buffer.decide(table, rows, actions, log_probs, memory)
 
     def _remember_outcomes(self, table: Columns) -> None:
+        self._seen = table
         self.rollout_buffer.observe(table, self._memory)
 
     def train(self) -> None:
@@ -391,8 +392,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
     def _take_rollout(self) -> Rollout:
         if self.rollout == "cut":
-            assert self._agents is not None
-            self.rollout_buffer.cut(self._agents.table, self._memory)
+            assert self._seen is not None
+            self.rollout_buffer.cut(self._seen, self._memory)
         rollout = self.rollout_buffer.take(self.device)
         done = self.policy.environment_actions(rollout.actions.cpu().numpy())
         rollout.environment_actions = torch.from_numpy(np.hstack([done.continuous, done.discrete])).to(rollout.actions)
@@ -515,7 +516,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         super().export_onnx(path)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_records", "_running", "_frozen"]
+        return [*super()._excluded_save_params(), "_records", "_running", "_frozen", "_seen"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "signals", *(["cloning"] if self.cloning is not None else [])], []

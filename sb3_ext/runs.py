@@ -31,7 +31,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 import yaml
-from matplotlib.figure import Figure
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from sb3_ext.ppo import PPO
@@ -189,6 +188,8 @@ class Run:
 
     def draw(self, curves: dict[str, list[Summary]]) -> None:
         """Draw `learning_curve.png`: the mean reward of each behavior over its steps, ± one standard deviation."""
+        from matplotlib.figure import Figure  # takes as long to import as some runs take to a first summary
+
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
         for name, curve in curves.items():
