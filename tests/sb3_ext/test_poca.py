@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import copy
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sacrifice_player
 import torch
+import yaml
+from gymnasium import spaces
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecMonitor
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from toys import HYBRID, SPACES, make_toys
 from village import ACTIONS, SCALE, Village, make
 
-from sb3_ext import POCA
-from unity_gym.specs import Array
+from sb3_ext import GAIL, POCA, PPO, RND, BehavioralCloning, Curiosity, Extrinsic, OnnxPolicy, UnityVecEnv
+from sb3_ext.groups import Sets
+from sb3_ext.learn import main
+from sb3_ext.networks import NetworkSettings
+from sb3_ext.networks.group import GroupBody
+from unity_gym.demonstrations import DemonstrationWriter
+from unity_gym.errors import UnityGymError
+from unity_gym.specs import ActionTuple, Array
 
+posix = pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
 EPSILON, BETA, GAMMA, LAMBDA = 0.2, 0.01, 0.9, 0.8
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 0, 0)
 WIDTH = 16
@@ -198,3 +214,262 @@ def test_values_baselines_returns_advantages_and_losses_agree_with_a_float64_ref
     assert sizes >= set(range(1, 8))
     assert min(place.happened.values()) >= 3
     assert len(place.happened) == 6
+
+
+@pytest.mark.parametrize("rollout", ["trajectories", "cut"])
+def test_the_critics_memory_follows_each_member_through_its_episode(
+    rollout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = village(rollout=rollout, learning_rate=0.0, network={"memory_size": 8, "sequence_length": 4})
+    model = place.model
+    assert model.policy.group_body.memory is not None
+    cell = copy.deepcopy(model.policy.group_body.memory.lstm).double()
+    remembered: dict[tuple[int, str], Any] = {}  # of an episode, by V or b
+    estimate, evaluate, rollouts = model._estimate, model.policy.evaluate, []
+
+    @torch.no_grad()
+    def value(x: Array, memory: Any, members: int) -> tuple[float, Any]:
+        out, memory = cell(torch.from_numpy(x).reshape(1, 1, -1), memory)
+        return head(model, out.numpy().reshape(-1), members), memory
+
+    def checked_estimate(rollout: Any) -> None:
+        estimate(rollout)
+        reference = Reference(place, rollout)
+        expected, ends = {}, {}
+        lasts = set(reference.decisions[np.cumsum(rollout.lengths) - 1])
+        for number in sorted(reference.decisions):
+            episode, both = place.decisions[number].episode, []
+            for name, of in (("V", reference.state), ("b", reference.others)):
+                before = remembered.get((episode, name))
+                one, remembered[episode, name] = value(of(number), before, reference.size(number))
+                both.append(one)
+            expected[number] = both
+            if number in lasts:
+                x, members = reference.end(number)
+                ends[number], _ = value(x, remembered[episode, "V"], members)
+        values = np.array([expected[number] for number in reference.decisions])
+        np.testing.assert_allclose(rollout.values, values, atol=1e-5)
+        np.testing.assert_allclose(rollout.returns[:, 0], reference.estimates(values[:, 0], ends), atol=1e-5)
+        rollouts.append(rollout)
+
+    def checked_evaluate(batch: Any) -> Any:
+        values, *rest = evaluate(batch)
+        valid = slice(None) if batch.valid is None else batch.valid
+        torch.testing.assert_close(values[valid], batch.values[valid], atol=1e-5, rtol=0)
+        return values, *rest
+
+    monkeypatch.setattr(model, "_estimate", checked_estimate)
+    monkeypatch.setattr(model.policy, "evaluate", checked_evaluate)
+    place.live(updates=2)
+    assert len(rollouts) == 2
+
+
+@pytest.mark.parametrize("members", range(1, 8))
+def test_the_order_of_the_members_changes_nothing(members: int) -> None:
+    body = GroupBody(Village(make(), ()).table.spec, NetworkSettings(hidden_units=16))
+    rng = np.random.default_rng(members)
+    seen, done = torch.randn(9, 3), torch.stack([torch.randn(9), torch.arange(9) % 3, torch.arange(9) % 2], 1)
+    rows, order = torch.from_numpy(rng.permutation(9)[:members]), torch.from_numpy(rng.permutation(members))
+
+    def look(rows: torch.Tensor, gaps: int) -> torch.Tensor:
+        present = torch.arange(members + gaps) < members
+        sets = Sets(torch.nn.functional.pad(rows, (0, gaps))[None], present[None])
+        return body([seen], sets, done, torch.zeros(members, dtype=torch.int64), torch.arange(members))
+
+    expected, found = look(rows, 0), look(rows[order], 2)
+    torch.testing.assert_close(found[0], expected[0])
+    torch.testing.assert_close(found[1:], expected[1:][order])
+
+
+def test_the_baseline_of_a_member_knows_what_others_do_and_not_what_it_does() -> None:
+    body = GroupBody(Village(make(), ()).table.spec, NetworkSettings(hidden_units=16))
+    seen, done = torch.randn(3, 3), torch.zeros(3, 3, requires_grad=True)
+    sets = Sets(torch.arange(3)[None], torch.ones(1, 3, dtype=torch.bool))
+    both = body([seen], sets, done, torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    for of, features in enumerate(both, -1):
+        (gradient,) = torch.autograd.grad(features.square().sum(), done, retain_graph=True)
+        knows = gradient[:, 0] != 0
+        assert knows.tolist() == [of >= 0 and member != of for member in range(3)]
+
+
+@pytest.mark.parametrize("memory", [0, 8])
+@pytest.mark.parametrize("name", ["both", "image"])
+def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: int, tmp_path: Path) -> None:
+    actions, observations = SPACES[name]
+    env = make_toys(actions, observations, 2)
+    network = {"normalize": True, "hidden_units": 16, "memory_size": memory, "sequence_length": 4}
+    model = POCA(
+        "UnityPocaPolicy", env, buffer_size=30, batch_size=16, policy_kwargs=network, groupmate_rewards=False,
+        baseline_coef=0.25, seed=0, device="cpu",
+    )  # fmt: skip
+    model.learn(100)
+    model.save(tmp_path / "model")
+    loaded = POCA.load(tmp_path / "model", env, device="cpu")
+    assert (loaded.groupmate_rewards, loaded.baseline_coef) == (False, 0.25)
+    for key, value in model.policy.state_dict().items():
+        assert torch.equal(loaded.policy.state_dict()[key], value)
+    state = other = None
+    for step in range(4):
+        observation = model.observation_space.sample()
+        torch.manual_seed(step)
+        first, state = model.predict(observation, state)
+        torch.manual_seed(step)
+        second, other = loaded.predict(observation, other)
+        for key in first if isinstance(first, dict) else [...]:
+            np.testing.assert_array_equal(first[key], second[key])
+        assert (state is None) == (memory == 0)
+    loaded.learn(60, reset_num_timesteps=False)
+    assert loaded.num_timesteps >= model.num_timesteps + 60
+    env.close()
+
+
+@pytest.mark.parametrize("memory", [0, 8])
+def test_acting_needs_the_actor_alone(memory: int, tmp_path: Path) -> None:
+    env = make_toys(HYBRID)
+    network = {"hidden_units": 16, "memory_size": memory, "sequence_length": 4}
+    model = POCA("UnityPocaPolicy", env, buffer_size=30, batch_size=16, policy_kwargs=network, seed=0, device="cpu")
+    model.learn(40)
+    observation = np.ones(4, np.float32)
+    expected, _ = model.predict(observation, deterministic=True)
+    assert model.policy.memory_size == memory
+    del model.policy.group_body, model.policy.value_head
+    found, _ = model.predict(observation, deterministic=True)
+    model.export_onnx(tmp_path / "model.onnx")
+    exported, _ = OnnxPolicy(tmp_path / "model.onnx").predict(observation, deterministic=True)
+    for key, part in expected.items():
+        np.testing.assert_array_equal(found[key], part)
+        np.testing.assert_allclose(exported[key], part, atol=1e-5)
+    env.close()
+
+
+@pytest.fixture(scope="module")
+def knights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The player of a group that needs a sacrifice."""
+    return Path(sacrifice_player.launcher(tmp_path_factory.mktemp("knights")))
+
+
+@pytest.fixture(scope="module")
+def strikes(knights: Path) -> Path:
+    """A recording of an agent that always strikes."""
+    env = UnityVecEnv("Unity-v0", file_name=str(knights), seed=0)
+    path = knights.with_name("strikes.demo")
+    with DemonstrationWriter(path, "Knight", env.table.spec) as writer:
+        for step in range(13):
+            view, ended = np.eye(10, dtype=np.float32)[3 + step % 6], step == 12
+            strike = ActionTuple(np.zeros((1, 0), np.float32), np.full((1, 1), sacrifice_player.STRIKE, np.int32))
+            writer.add([view], None if ended else strike, terminated=ended)
+    env.close()
+    return path
+
+
+@posix
+@pytest.mark.parametrize("memory", [0, 8])
+def test_every_reward_signal_and_cloning_teach_groups(knights: Path, strikes: Path, memory: int) -> None:
+    env = UnityVecEnv("Unity-v0", file_name=str(knights), seed=0)
+    signals = [
+        Extrinsic(gamma=0.9),
+        Curiosity(strength=0.1, hidden_units=16),
+        RND(strength=0.1, hidden_units=16),
+        GAIL(strikes, strength=0.1, hidden_units=16),
+    ]
+    model = POCA(
+        "UnityPocaPolicy", env, 1e-3, 300, 64, reward_signals=signals, demonstrations=BehavioralCloning(strikes),
+        policy_kwargs={"hidden_units": 16, "memory_size": memory, "sequence_length": 4}, seed=0, device="cpu",
+    )  # fmt: skip
+    model.set_logger(configure(None, []))
+    model.learn(700)
+    told = model.logger.name_to_value
+    for name in ("extrinsic", "curiosity", "rnd", "gail"):
+        assert {f"rollout/{name}_{kind}" for kind in ("reward", "value_estimate", "baseline_estimate")} <= told.keys()
+    assert {"train/value_loss", "train/baseline_loss", "train/cloning_loss", "train/gail_loss"} <= told.keys()
+    assert model.policy.value_head.out_features == 4
+    env.close()
+
+
+@pytest.mark.parametrize("groupmates", [True, False])
+def test_what_groupmates_get_of_their_own_can_be_left_out(groupmates: bool) -> None:
+    place = village(groupmate_rewards=groupmates)
+    model, rollouts = place.model, []
+    take = model._take_rollout
+    model._take_rollout = lambda: rollouts.append(take()) or rollouts[-1]  # type: ignore[method-assign]
+    place.live(updates=1)
+    (rollout,) = rollouts
+    expected = rollout.rewards + rollout.group_rewards + groupmates * rollout.groups.groupmate_rewards
+    assert model._records["rollout/extrinsic_reward"] == pytest.approx(expected.mean().item())
+
+
+def test_what_poca_cannot_do_is_refused() -> None:
+    env = make_toys(spaces.Discrete(2))
+    with pytest.raises(UnityGymError, match="one critic reads the whole group"):
+        POCA("UnityPocaPolicy", env, second_critic="min")
+    with pytest.raises(UnityGymError, match="one critic reads the whole group"):
+        POCA("UnityPocaPolicy", env, policy_kwargs={"shared_critic": True})
+    with pytest.raises(UnityGymError, match="multiple of 4"):
+        POCA("UnityPocaPolicy", env, policy_kwargs={"hidden_units": 18})
+    with pytest.raises(UnityGymError, match="groups of the agents"):
+        POCA("UnityPocaPolicy", env).policy.predict_values([torch.zeros(1, 4)], torch.zeros(1, 0))
+    env.close()
+    wrapped = VecMonitor(UnityVecEnv("Unity-Basic-v0"))
+    with pytest.raises(UnityGymError, match="learn on the UnityVecEnv itself"):
+        POCA("UnityPocaPolicy", wrapped).learn(10)
+    wrapped.close()
+
+
+@posix
+def test_unity_learn_trains_poca_and_goes_on(knights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {
+        "trainer_type": "poca",
+        "hyperparameters": {"batch_size": 64, "buffer_size": 300},
+        "network_settings": {"hidden_units": 16},
+        "reward_signals": {"extrinsic": {"gamma": 0.9}, "curiosity": {"strength": 0.01}},
+        "max_steps": 1000,
+        "summary_freq": 500,
+        "time_horizon": 8,
+    }
+    file = tmp_path / "knights.yaml"
+    file.write_text(yaml.safe_dump({"behaviors": {"Knight": settings}}), encoding="utf-8")
+    command = [str(file), "--env", str(knights), "--results-dir", str(tmp_path), "--run-id", "run", "--seed", "1"]
+    assert main(command) == 0
+    folder = tmp_path / "run" / "Knight"
+    events = EventAccumulator(str(folder)).Reload()
+    assert {
+        "Environment/Group Cumulative Reward",
+        "Losses/Baseline Loss",
+        "Policy/Extrinsic Baseline Estimate",
+        "Policy/Curiosity Baseline Estimate",
+    } <= set(events.Tags()["scalars"])
+    (last,) = folder.glob("*.zip")
+    policy = OnnxPolicy(tmp_path / "run" / "Knight.onnx")
+    view = np.eye(10, dtype=np.float32)[0]
+    expected, _ = POCA.load(last, device="cpu").predict(view, deterministic=True)
+    assert policy.predict(view, deterministic=True)[0] == expected
+    settings["max_steps"] = 1500
+    file.write_text(yaml.safe_dump({"behaviors": {"Knight": settings}}), encoding="utf-8")
+    assert main([*command, "--resume"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines() if "mean reward" in line] == [
+        f"Knight: step {step}" for step in (500, 1000, 1500)
+    ]
+
+
+def courage(kind: type[PPO], seed: int, knights: Path) -> float:
+    """How often who has the sword strikes the dragon, after `SACRIFICES` decisions of all."""
+    env = UnityVecEnv("Unity-v0", file_name=str(knights), seed=seed)
+    model = kind(
+        "UnityPocaPolicy" if kind is POCA else "UnityPolicy", env, 3e-3, 512, 128, time_horizon=6,
+        policy_kwargs={"hidden_units": 32}, seed=seed, device="cpu",
+    )  # fmt: skip
+    model.learn(SACRIFICES)
+    env.close()
+    view = np.concatenate([np.eye(3)[0], np.eye(6)[sacrifice_player.DRAGON], [0]]).astype(np.float32)
+    chosen, _ = model.predict(np.tile(view, (500, 1)))
+    return float((chosen == sacrifice_player.STRIKE).mean())
+
+
+SACRIFICES = 10_000
+
+
+@posix
+@pytest.mark.slow
+def test_poca_learns_to_die_for_the_others_and_ppo_does_not(knights: Path) -> None:
+    assert min(courage(POCA, seed, knights) for seed in range(5)) > 0.9
+    assert max(courage(PPO, seed, knights) for seed in range(5)) < 0.1
