@@ -21,19 +21,21 @@ class Learned(NamedTuple):
     - `returns`: of the episodes that have ended since the last look and began in the lessons that are going on, with
       the group's reward where there is a group (which counts when it has ended, not when one of its members has)
     - `progress`: the share of the behavior's `max_steps` that is done
+    - `elo`: the rating of a behavior that plays against itself
     """
 
     returns: Sequence[float]
     progress: float
+    elo: float | None = None
 
 
 class Course:
     """One environment parameter, and its lessons in their order.
 
     A lesson is complete when at least `min_lesson_length` episodes have ended in it and what it measures is above its
-    threshold: the progress, or the mean return of the last `min_lesson_length` episodes (of one, if that is 0). With
-    `signal_smoothing` the measured m follows the means, m ← m/4 + 3/4 mean, once an episode; the first mean of a lesson
-    is taken as it is. The last lesson never ends.
+    threshold: the progress, the Elo rating, or the mean return of the last `min_lesson_length` episodes (of one, if
+    that is 0). With `signal_smoothing` the measured m follows the means, m ← m/4 + 3/4 mean, once an episode; the first
+    mean of a lesson is taken as it is. The last lesson never ends.
 
     :param name: of the parameter
     :param lessons: at least one
@@ -84,11 +86,13 @@ class Course:
         criteria = self.criteria
         if criteria is None or criteria.behavior not in learned:
             return False
-        returns, progress = learned[criteria.behavior]
-        if criteria.measure == "progress":
-            self._episodes += len(returns)
-            return self._episodes >= criteria.min_lesson_length and progress > criteria.threshold
-        return any(self._count(episode, criteria) for episode in returns)
+        returns, progress, elo = learned[criteria.behavior]
+        if criteria.measure == "reward":
+            return any(self._count(episode, criteria) for episode in returns)
+        self._episodes += len(returns)
+        measured = progress if criteria.measure == "progress" else elo
+        assert measured is not None, "the settings ask for the rating of behaviors with self_play only"
+        return self._episodes >= criteria.min_lesson_length and measured > criteria.threshold
 
     def _count(self, episode: float, criteria: CompletionCriteria) -> bool:
         """Whether the return of one more episode completes the lesson."""

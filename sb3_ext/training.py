@@ -411,7 +411,8 @@ class Learner:
     def take_learned(self) -> Learned:
         """What the agents have done for lessons since the last call."""
         returns, self._of_lesson = self._of_lesson, []
-        return Learned(returns, self.model.num_timesteps / self.settings.max_steps)
+        elo = None if self.self_play is None else self.self_play.elo
+        return Learned(returns, self.model.num_timesteps / self.settings.max_steps, elo)
 
     def begin_lesson(self) -> None:
         """Note that lessons have changed: the episodes that are running began in those before."""

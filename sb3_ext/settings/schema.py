@@ -454,10 +454,13 @@ Sampler = Annotated[
 
 
 class CompletionCriteria(Block):
-    """A lesson ends when `measure` of `behavior` is above `threshold`, after at least `min_lesson_length` episodes."""
+    """A lesson ends when `measure` of `behavior` is above `threshold`, after at least `min_lesson_length` episodes.
+
+    Elo is the rating of a behavior with `self_play`.
+    """
 
     behavior: Text
-    measure: Literal["reward", "progress"] = "reward"
+    measure: Literal["reward", "progress", "Elo"] = "reward"
     threshold: Number = Field(default=0.0, validate_default=True)
     min_lesson_length: CountOrZero = 0
     signal_smoothing: Flag = True
@@ -585,12 +588,19 @@ class RunSettings(Block):
         for name, parameter in self.environment_parameters.items():
             for index, lesson in enumerate(parameter.curriculum if isinstance(parameter, Curriculum) else []):
                 criteria = lesson.completion_criteria
+                at = ("environment_parameters", name, "curriculum", index, "completion_criteria")
                 if criteria and self.default_settings is None and criteria.behavior not in self.behaviors:
                     raise _refusal(
                         "give a behavior that stands under behaviors, or the lesson never ends",
-                        at=("environment_parameters", name, "curriculum", index, "completion_criteria", "behavior"),
+                        at=(*at, "behavior"),
                         value=criteria.behavior,
                         choices=self.behaviors,
+                    )
+                if criteria and criteria.measure == "Elo" and self.behavior(criteria.behavior).self_play is None:
+                    raise _refusal(
+                        f"give {criteria.behavior} a block self_play, or measure reward: only who plays has a rating",
+                        at=(*at, "measure"),
+                        value=criteria.measure,
                     )
         return self
 

@@ -102,6 +102,20 @@ def test_a_progress_lesson_ends_above_its_share_of_the_run_and_after_its_episode
     assert height.is_complete(after([], 0.51))
 
 
+def test_a_lesson_of_elo_ends_above_a_rating_and_after_its_episodes(tmp_path: Path) -> None:
+    height = course({"measure": "Elo", "threshold": 1210, "min_lesson_length": 2})
+    assert not height.is_complete({"B": Learned([9, 9], 0.5, 1210.0)})
+    assert height.is_complete({"B": Learned([], 0.5, 1210.5)})
+    height.begin_anew()
+    assert not height.is_complete({"B": Learned([9], 0.5, 1300.0)})
+    lessons = {"name": "only", "value": 1, "completion_criteria": {"behavior": "B", "measure": "Elo"}}
+    parameters = {"height": {"curriculum": [lessons, {"name": "last", "value": 2}]}}
+    with pytest.raises(UnityGymError, match=r"completion_criteria\.measure.*give B a block self_play"):
+        settings_of(tmp_path, parameters)
+    playing = {"trainer_type": "ppo", "self_play": {}}
+    assert settings_of(tmp_path, parameters, default_settings=playing).behavior("B").self_play is not None
+
+
 def test_lessons_come_one_after_another_and_the_last_never_ends() -> None:
     told: dict[str, Any] = {}
     height = course(*({"measure": "progress", "threshold": share} for share in (0.1, 0.2, 0.3)), told=told)
@@ -378,3 +392,64 @@ def test_a_run_passes_its_lessons_in_order_and_keeps_the_lesson_when_killed(
 
     assert main([lessons_of_basic(tmp_path, 8), *arguments, "next", "--initialize-from", "run"]) == 0
     assert lesson_number(tmp_path / "next") == 0
+
+
+def lines_until(process: subprocess.Popen[str], is_enough: Callable[[list[str]], bool]) -> list[str]:
+    """What the process prints, each line up to its first comma, until that is enough."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line.partition(",")[0].strip())
+        if is_enough(lines):
+            return lines
+    raise AssertionError(f"{lines}\n{process.communicate()[1]}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_walljumps_own_curriculum_passes_its_lessons_in_order_and_goes_on_in_the_lesson_of_a_killed_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = yaml.safe_load((CONFIGS / "WallJump_curriculum.yaml").read_text(encoding="utf-8"))
+    for behavior in tree["behaviors"].values():
+        behavior |= {"max_steps": 3000, "summary_freq": 300, "checkpoint_interval": 300}
+        behavior["network_settings"]["hidden_units"] = 32
+    walls = {"big_wall_height": "BigWallJump", "small_wall_height": "SmallWallJump"}
+    for wall in walls:
+        for lesson in tree["environment_parameters"][wall]["curriculum"][:-1]:
+            lesson["completion_criteria"]["min_lesson_length"] = 3
+    file = tmp_path / "WallJump.yaml"
+    file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    arguments = [str(file), "--results-dir", str(tmp_path), "--run-id", "run", "--seed", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sb3_ext.learn", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+    def has_saved_second_lessons(lines: list[str]) -> bool:
+        begun = [lines.index(line) for wall in walls if (line := f"Lesson 1 of {wall}: Lesson1") in lines]
+        return len(begun) == 2 and all(
+            sum(line.startswith(f"{behavior}: step") for line in lines[max(begun) :]) >= 2
+            for behavior in walls.values()
+        )
+
+    before = lines_until(process, has_saved_second_lessons)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    status = json.loads((tmp_path / "run" / "run_logs" / "training_status.json").read_text(encoding="utf-8"))
+    lessons = {wall: int(status[wall]["lesson_num"]) for wall in walls}
+    assert min(lessons.values()) >= 1
+
+    assert main([*arguments, "--resume"]) == 0
+    after = capsys.readouterr().out.splitlines()
+    for place, (wall, number) in enumerate(lessons.items()):
+        assert after[place] == f"Lesson {number} of {wall}: Lesson{number}"
+        passed = [line for line in before if f" of {wall}:" in line]
+        assert passed == [f"Lesson {i} of {wall}: Lesson{i}" for i in range(1, len(passed) + 1)]
+        rest = [line for line in after if f" of {wall}:" in line]
+        assert rest == [f"Lesson {i} of {wall}: Lesson{i}" for i in range(number, 4)]
+        events = EventAccumulator(str(tmp_path / "run" / walls[wall]))
+        events.Reload()
+        told = [event.value for event in events.Scalars(f"Environment/Lesson Number/{wall}")]
+        assert told == sorted(told)
+        assert told[0] == 0
+        assert told[-1] == 3
