@@ -4,10 +4,10 @@ python tests/benchmarks/pyramids.py curiosity --seed 0
 python tests/benchmarks/pyramids.py imitation --seed 0 --demonstrations FOLDER    # with Unity's ExpertPyramid.demo
 python tests/benchmarks/pyramids.py --tables                                      # only write table and picture again
 
-A run is `unity-learn` with the settings of `configs`, which are Unity's, on two embedded players, which go on while the
-networks learn (`threaded`). It ends when the mean reward of the last summaries is what Unity documents, with the
-agent-steps of `--steps` or after `--minutes`, whichever comes first. Time counts from the start of the command. Figures
-go to `pyramids/curves.json`; from them come the table in `pyramids/README.md` and the picture `pyramids/curves.png`.
+A run is `unity-learn` with the settings of `configs`, which are Unity's, on two embedded players of 16 agents each. It
+ends when the mean reward of the last summaries is what Unity documents, with the agent-steps of `--steps` or after
+`--minutes`, whichever comes first. Time counts from the start of the command. Figures go to `pyramids/curves.json`;
+from them come the table in `pyramids/README.md` and the picture `pyramids/curves.png`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ def learn(run: str, seed: int, demonstrations: Path, steps: int, minutes: float)
     """Train, and return the learning curve."""
     settings = yaml.safe_load((CONFIGS / RUNS[run][0]).read_text(encoding="utf-8"))
     behavior = settings["behaviors"]["Pyramids"]
-    behavior["threaded"] = True
     if run == "PPO alone":
         del behavior["reward_signals"]["curiosity"]
     for part in (behavior["reward_signals"].get("gail"), behavior.get("behavioral_cloning")):

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from stable_baselines3.common.logger import configure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from sb3_ext import GAIL, PPO, RND, Curiosity, Extrinsic, UnityVecEnv
+from sb3_ext import GAIL, POCA, PPO, RND, SAC, Curiosity, Extrinsic, UnityVecEnv
 from sb3_ext.experience import Batch, Rollout
 from sb3_ext.expert import Expert
 from sb3_ext.learn import main
@@ -457,28 +458,42 @@ def test_gail_compares_actions_as_the_environment_gets_them(tmp_path: Path) -> N
     env.close()
 
 
+ALGORITHMS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "PPO": (PPO, "UnityPolicy", {"buffer_size": 60, "time_horizon": 6}),
+    "POCA": (POCA, "UnityPocaPolicy", {"buffer_size": 60, "time_horizon": 6}),
+    "SAC": (SAC, "UnitySACPolicy", {"buffer_size": 500, "steps_per_update": 10}),
+}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
 @pytest.mark.parametrize("memory", [0, 8])
-def test_they_learn_beside_all_sensors_masks_mixed_actions_and_memory(tmp_path: Path, memory: int) -> None:
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_carries_them_beside_all_sensors_masks_mixed_actions_and_memory(
+    tmp_path: Path, algorithm: str, memory: int
+) -> None:
+    kind, policy, numbers = ALGORITHMS[algorithm]
     env = UnityVecEnv("Unity-v0", file_name=meadow_player.launcher(tmp_path), num_envs=4, seed=0)
     demonstration = record(tmp_path / "cow.demo", env.table.spec)
-    model = PPO(
-        "UnityPolicy",
+    model = kind(
+        policy,
         env,
-        buffer_size=60,
         batch_size=40,
-        time_horizon=6,
         reward_signals=[Extrinsic(), *every_signal(demonstration)],
+        demonstrations=demonstration,
         policy_kwargs={"hidden_units": 16, "memory_size": memory, "sequence_length": 4},
         seed=0,
+        **numbers,
     )
+    model.set_logger(configure(None, []))
     model.learn(150)
     told = model.logger.name_to_value
     for name in ("curiosity_forward_loss", "curiosity_inverse_loss", "rnd_loss", "gail_loss", "gail_grad_mag_loss"):
         assert np.isfinite(told[f"train/{name}"])
-    for name in ("curiosity", "rnd", "gail"):
-        assert told[f"rollout/{name}_reward"] > 0
-        assert np.isfinite(told[f"rollout/{name}_value_estimate"])
+    assert np.isfinite(told["train/cloning_loss"])
+    if algorithm != "SAC":  # it asks for rewards when it learns from a decision, not once
+        for name in ("curiosity", "rnd", "gail"):
+            assert told[f"rollout/{name}_reward"] > 0
+            assert np.isfinite(told[f"rollout/{name}_value_estimate"])
     assert all(torch.isfinite(parameter).all() for parameter in model.signals.parameters())
     env.close()
 
