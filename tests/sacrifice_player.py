@@ -31,7 +31,7 @@ class Sacrifice(Scene):
 
     def __init__(self, academy: Academy, areas: int) -> None:
         super().__init__(academy, areas)
-        self.time = np.zeros(areas, np.int64)
+        self.time = np.full(areas, -1)  # the decision of the game, from 0
         self.is_slain = np.zeros(areas, bool)
         self.knights = Agents(
             academy,
@@ -49,7 +49,7 @@ class Sacrifice(Scene):
 
     def see(self, rows: Array) -> Array:
         area = self.area[rows]
-        number, time = np.eye(MEMBERS)[rows % MEMBERS], np.eye(DECISIONS)[np.minimum(self.time[area], DECISIONS - 1)]
+        number, time = np.eye(MEMBERS)[rows % MEMBERS], np.eye(DECISIONS)[self.time[area]]
         return np.concatenate([number, time, self.is_slain[area, np.newaxis]], 1)
 
     def act(self, rows: Array) -> None:
@@ -58,9 +58,11 @@ class Sacrifice(Scene):
         self.is_slain[self.area[strikes]] = True
         self.knights.disable(strikes)
 
-    def after_step(self) -> None:
+    def before_step(self) -> None:
         self.time += 1
-        if self.time[0] < DECISIONS:  # all games begin and end together
+
+    def after_step(self) -> None:
+        if self.time[0] < DECISIONS - 1:  # all games begin and end together
             return
         living = np.flatnonzero(self.knights.enabled)
         self.knights.group_reward[living] += np.where(self.is_slain[self.area[living]], 1, SHARE)
@@ -68,7 +70,7 @@ class Sacrifice(Scene):
         self.reset_environment()
 
     def reset_environment(self) -> None:
-        self.time[:] = 0
+        self.time[:] = -1
         self.is_slain[:] = False
         dead = np.flatnonzero(~self.knights.enabled)
         self.knights.enable(dead)

@@ -32,7 +32,8 @@ class GroupBody(Encoding):
     relates the members of a group, and the mean over them goes through dense layers, which stand for the attention's
     output projection, too.
 
-    `memory`, where there is any, is for who follows the groups. `features` is the width with it.
+    `memory`, where there is any, is for who follows the groups. `features` is the width with it. A hook on `softmax`
+    sees the attention: (sets, who looks, at whom, heads).
 
     :param spec: what the members observe and do
     :param settings: size and kind; `hidden_units` is the width of the attention, too
@@ -54,6 +55,7 @@ class GroupBody(Encoding):
         self.embedding_norm, self.residual_norm = (nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
         self._sizes = [width, HEADS * _KEY, HEADS * _KEY, width]  # of a member: itself, query, key and value
         self.attention_parts = linear(width, sum(self._sizes[1:]), small)
+        self.softmax = nn.Softmax(2)
         self.layers = swish_layers(width, width, settings.num_layers)
         self.memory = Memory(width, settings.memory_size) if settings.memory_size else None
         self.features = settings.memory_size // 2 or width
@@ -100,7 +102,7 @@ class GroupBody(Encoding):
         scores = scores.masked_fill(~present[:, None, :, None], ABSENT)
         share = (present / present.sum(1, keepdim=True)).unsqueeze(2)
         # As attention is linear in the values, the mean over those who look is taken of the attention.
-        attention = (scores.softmax(2) * share.unsqueeze(3)).sum(1)
+        attention = (self.softmax(scores) * share.unsqueeze(3)).sum(1)
         attended = (attention.unsqueeze(3) * value).sum(1).flatten(1)
         mean: torch.Tensor = self.residual_norm((share * member).sum(1) + attended)
         return mean
