@@ -1,0 +1,219 @@
+"""How strong a team becomes by playing against its own past, on the embedded SoccerTwos.
+
+python tests/benchmarks/self_play.py --minutes 45
+python tests/benchmarks/self_play.py --tables                      # only write the table and the picture again
+
+`unity-learn` trains with a file of `configs/poca` for the minutes given, with many pitches in one player, which costs
+less a step. Then the newest policy plays against others, half of the games on each side: its oldest snapshot, the
+oldest one that the run still has at its end, and random choices. Figures go to `self_play/<run>.json`; from them come
+the table in `self_play/README.md` and a picture of the rating, `self_play/<run>.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from trainers import summaries
+
+from sb3_ext import POCA
+from sb3_ext.runs import Checkpoints
+from sb3_ext.self_play import Player
+from unity_gym.pool import PlayerOptions, PlayerPool
+from unity_gym.specs import ActionTuple, Array
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+RESULTS = Path(__file__).with_name("self_play")
+CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "poca"
+BEHAVIOR, BRANCHES, CHOICES = "SoccerTwos", 3, 3
+GAMES = 100  # on each side
+PITCHES = 25  # of these games, at a time
+
+
+class Random:
+    """A player that chooses by chance.
+
+    :param seed: of its choices
+    """
+
+    memory_size = 0
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def decide(
+        self, columns: list[Array], masks: Array, memory: Array, deterministic: bool = False
+    ) -> tuple[ActionTuple, Array]:
+        """See `sb3_ext.policies.AgentPolicy.decide`; nothing of it matters."""
+        del masks, deterministic
+        choices = self._rng.integers(CHOICES, size=(len(columns[0]), BRANCHES))
+        return ActionTuple(discrete=choices.astype(np.int32)), memory
+
+
+class Score(NamedTuple):
+    """Games of one player against another; a drawn one ended without a goal."""
+
+    won: int
+    lost: int
+    drawn: int
+
+
+def play(blue: Player, purple: Player, seed: int) -> Score:
+    """`GAMES` games of two players without memory, from the first one's view.
+
+    Each pitch plays as many, so that short games do not count more than long ones.
+    """
+    options = PlayerOptions(file_name=f"embedded:{BEHAVIOR}", num_areas=PITCHES, seed=seed)
+    left = np.full(PITCHES, GAMES // PITCHES)
+    won = lost = drawn = 0
+    pool = PlayerPool(options)
+    try:
+        pool.reset()
+        tables = [pool.tables[f"{BEHAVIOR}?team={team}"] for team in (0, 1)]
+        while left.any():
+            actions = {}
+            for team, (player, table) in enumerate(zip((blue, purple), tables, strict=True)):
+                rows = np.flatnonzero(table.decided)
+                mine = table.spec.action_spec.empty_action(len(table))
+                nothing = np.zeros((len(rows), 0), np.float32)
+                seen = [column[rows] for column in table.observations]
+                if len(rows):
+                    mine.discrete[rows] = player.decide(seen, table.action_mask[rows], nothing)[0].discrete
+                actions[f"{BEHAVIOR}?team={team}"] = mine
+            pool.exchange(actions)
+            first = tables[0]
+            ended = (first.terminated | first.truncated)[::2] & (left > 0)  # two players a pitch, side by side
+            reward = first.group_reward[::2][ended]
+            won, lost = won + int((reward > 0).sum()), lost + int((reward < 0).sum())
+            drawn += int((reward == 0).sum())
+            left -= ended
+    finally:
+        pool.close()
+    return Score(won, lost, drawn)
+
+
+def meet(newest: Player, other: Player) -> Score:
+    """Games on both sides."""
+    there, back = play(newest, other, seed=1000), play(other, newest, seed=2000)
+    return Score(there.won + back.lost, there.lost + back.won, there.drawn + back.drawn)
+
+
+def learn(config: str, minutes: float, areas: int, seed: int) -> dict[str, Any]:
+    """Train and judge.
+
+    :return: `steps` of the learning team; `seconds`; `elo`: steps, rating at each summary; `games`: by opponent, won,
+        lost and drawn; `steps_of`: when each opponent was the newest policy
+    """
+    settings = yaml.safe_load((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"))
+    (behavior,) = settings["behaviors"].values()
+    play = behavior["self_play"]
+    # The first checkpoint is kept, while its snapshots still begin with the first of all.
+    behavior |= {"checkpoint_interval": play["save_steps"] * (play["window"] - 1), "keep_checkpoints": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "settings.yaml")
+        path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+        flags = ["--num-areas", str(areas), "--seed", str(seed), "--results-dir", folder, "--run-id", "run"]
+        seconds = 0.0
+        for told in summaries([sys.executable, "-m", "sb3_ext.learn", str(path), *flags], 60 * minutes):
+            seconds = told.seconds
+            print(*told, flush=True)
+        run = Path(folder, "run", BEHAVIOR)
+        events = EventAccumulator(str(run))
+        events.Reload()
+        rating = [(event.step, round(event.value, 1)) for event in events.Scalars("Self-play/ELO")]
+        saved = Checkpoints(run).by_step()
+        first, last = POCA.load(saved[min(saved)]), POCA.load(saved[max(saved)])
+    opponents: dict[str, tuple[int, Player]] = {}
+    for name, model in (("the first snapshot", first), ("the oldest snapshot at the end", last)):
+        assert model.self_play is not None
+        model.self_play.setup(model)
+        oldest = model.self_play.snapshots[0]
+        opponents[name] = oldest.step or 0, oldest.player()
+    opponents["random choices"] = 0, Random(seed)
+    games = {}
+    for name, (_, other) in opponents.items():
+        games[name] = meet(last.policy.actor(), other)
+        print(name, games[name], flush=True)
+    return {
+        "config": config,
+        "minutes": minutes,
+        "areas": areas,
+        "seed": seed,
+        "steps": last.num_timesteps,
+        "seconds": round(seconds),
+        "elo": rating,
+        "games": games,
+        "steps_of": {name: step for name, (step, _) in opponents.items()},
+    }
+
+
+def write_tables() -> None:
+    """Write the table of all runs, and a picture for each."""
+    lines = [
+        "# Self-play on SoccerTwos",
+        "",
+        f"The newest policy in {2 * GAMES} games, half of them on each side, with sampled actions. Games without goals",
+        "are drawn; the share is that of the decided ones. Steps are those of the team that learns.",
+    ]
+    for path in sorted(RESULTS.glob("*.json")):
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        (begin, rating), (end, final) = figures["elo"][0], figures["elo"][-1]
+        command = f"--config {figures['config']} --minutes {figures['minutes']:g} --areas {figures['areas']}"
+        lines += [
+            "",
+            f"## {path.stem}",
+            "",
+            f"`python tests/benchmarks/self_play.py {command} --seed {figures['seed']}`: {figures['steps']:,} steps in "
+            f"{figures['seconds'] / 60:.0f} minutes; rating {rating} after {begin:,} steps, {final} after {end:,}.",
+            "",
+            "| against | of step | won | lost | drawn | share of decided games |",
+            "|---|---|---|---|---|---|",
+        ]
+        for name, score in figures["games"].items():
+            won, lost, drawn = score
+            step = "" if name == "random choices" else f"{figures['steps_of'][name]:,}"
+            share = f"{won / (won + lost):.0%}" if won + lost else "none was decided"
+            lines.append(f"| {name} | {step} | {won} | {lost} | {drawn} | {share} |")
+        lines += ["", f"![Rating]({path.stem}.png)"]
+        figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+        axes.plot(*np.transpose(figures["elo"]))
+        axes.set(xlabel="steps of the learning team", ylabel="Elo rating", title=path.stem)
+        axes.grid(alpha=0.3)
+        figure.savefig(path.with_suffix(".png"), dpi=80)
+        plt.close(figure)
+    (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default=BEHAVIOR, help="of configs/poca, without .yaml")
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--areas", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tables", action="store_true", help="run nothing; write table and pictures from the figures")
+    arguments = parser.parse_args()
+    if (arguments.minutes is None) == (not arguments.tables):
+        parser.error("say for how many --minutes, or --tables")
+    RESULTS.mkdir(exist_ok=True)
+    torch.set_num_threads(1)
+    if arguments.minutes:
+        figures = learn(arguments.config, arguments.minutes, arguments.areas, arguments.seed)
+        path = RESULTS / f"{arguments.config}.json"
+        path.write_text(json.dumps(figures, sort_keys=True) + "\n", encoding="utf-8")
+    write_tables()
+
+
+if __name__ == "__main__":
+    main()
