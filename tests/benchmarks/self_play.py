@@ -1,18 +1,20 @@
 """How strong a team becomes by playing against its own past, on the embedded SoccerTwos.
 
 python tests/benchmarks/self_play.py --minutes 45
+python tests/benchmarks/self_play.py --minutes 45 --config tests/benchmarks/self_play/SoccerTwos-short.yaml
 python tests/benchmarks/self_play.py --tables                      # only write the table and the picture again
 
-`unity-learn` trains with a file of `configs/poca` for the minutes given, with many pitches in one player, which costs
-less a step. Then the newest policy plays against others, half of the games on each side: its oldest snapshot, the
-oldest one that the run still has at its end, and random choices. Figures go to `self_play/<run>.json`; from them come
-the table in `self_play/README.md` and a picture of the rating, `self_play/<run>.png`.
+`unity-learn` trains with `configs/poca/SoccerTwos.yaml`, or the file given, for so many minutes. One player lays out
+many pitches, which costs less a step. Then the newest policy plays against others, half of the games on each side: its
+first snapshot, the oldest one that the run still has at its end, and random choices. Figures go to
+`self_play/<run>.json`; from them come the table in `self_play/README.md` and a picture of the rating.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -35,7 +37,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).with_name("self_play")
-CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "poca"
+CONFIG = Path(__file__).resolve().parents[2] / "configs" / "poca" / "SoccerTwos.yaml"
 BEHAVIOR, BRANCHES, CHOICES = "SoccerTwos", 3, 3
 GAMES = 100  # on each side
 PITCHES = 25  # of these games, at a time
@@ -109,13 +111,13 @@ def meet(newest: Player, other: Player) -> Score:
     return Score(there.won + back.lost, there.lost + back.won, there.drawn + back.drawn)
 
 
-def learn(config: str, minutes: float, areas: int, seed: int) -> dict[str, Any]:
+def learn(config: Path, minutes: float, areas: int, seed: int) -> dict[str, Any]:
     """Train and judge.
 
     :return: `steps` of the learning team; `seconds`; `elo`: steps, rating at each summary; `games`: by opponent, won,
         lost and drawn; `steps_of`: when each opponent was the newest policy
     """
-    settings = yaml.safe_load((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load(config.read_text(encoding="utf-8"))
     (behavior,) = settings["behaviors"].values()
     play = behavior["self_play"]
     # The first checkpoint is kept, while its snapshots still begin with the first of all.
@@ -146,7 +148,7 @@ def learn(config: str, minutes: float, areas: int, seed: int) -> dict[str, Any]:
         games[name] = meet(last.policy.actor(), other)
         print(name, games[name], flush=True)
     return {
-        "config": config,
+        "config": os.path.relpath(config, CONFIG.parents[2]),
         "minutes": minutes,
         "areas": areas,
         "seed": seed,
@@ -198,7 +200,7 @@ def write_tables() -> None:
 def main() -> None:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", default=BEHAVIOR, help="of configs/poca, without .yaml")
+    parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--areas", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
@@ -210,7 +212,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if arguments.minutes:
         figures = learn(arguments.config, arguments.minutes, arguments.areas, arguments.seed)
-        path = RESULTS / f"{arguments.config}.json"
+        path = RESULTS / f"{arguments.config.stem}.json"
         path.write_text(json.dumps(figures, sort_keys=True) + "\n", encoding="utf-8")
     write_tables()
 
