@@ -7,10 +7,10 @@ Every column has a log-probability of its own: Unity's PPO clips each for itself
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
-from sb3_contrib.common.maskable.distributions import MaskableMultiCategoricalDistribution
-from stable_baselines3.common.distributions import DiagGaussianDistribution, Distribution
+from stable_baselines3.common.distributions import Distribution
 from torch import nn
 
 from sb3_ext.networks.layers import kaiming, linear
@@ -19,6 +19,7 @@ from unity_gym.specs import ActionSpec
 CONTINUOUS_LIMIT = 3.0  # raw numbers of ±3 are Unity's ±1
 _LOG_STD_MIN, _LOG_STD_MAX = -20, 2
 _FORBIDDEN = -1e8  # the logit of choices that the mask forbids
+_LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class ActionHead(nn.Module):
@@ -44,23 +45,54 @@ class ActionHead(nn.Module):
         )
 
 
+class Branches:
+    """A masked categorical for each branch, independent.
+
+    sb3-contrib's `MaskableMultiCategoricalDistribution` is the same; it takes three times as long for few rows.
+
+    :param sizes: choices of each branch
+    :param logits: (n, sum of branches)
+    :param masks: bool (n, sum of branches), True = allowed; None allows everything
+    """
+
+    def __init__(self, sizes: Sequence[int], logits: torch.Tensor, masks: torch.Tensor | None = None) -> None:
+        if masks is not None:
+            logits = logits.masked_fill(~masks, _FORBIDDEN)
+        self.log_probs = [branch.log_softmax(1) for branch in torch.split(logits, list(sizes), 1)]
+        """One (n, choices) a branch; of forbidden choices, about −1e8."""
+
+    def log_prob_columns(self, chosen: torch.Tensor) -> list[torch.Tensor]:
+        """One (n, 1) a branch, of the choices (n, branches)."""
+        columns = chosen.long().split(1, 1)  # type: ignore[no-untyped-call]
+        return [branch.gather(1, column) for branch, column in zip(self.log_probs, columns, strict=True)]
+
+    def entropy_columns(self) -> list[torch.Tensor]:
+        """One (n, 1) a branch, in nats."""
+        return [-(branch.exp() * branch).sum(1, keepdim=True) for branch in self.log_probs]
+
+    def sample(self) -> list[torch.Tensor]:
+        """One (n, 1) a branch, the index of a choice."""
+        return [torch.multinomial(branch.exp(), 1, replacement=True) for branch in self.log_probs]
+
+    def mode(self) -> list[torch.Tensor]:
+        """One (n, 1) a branch, the index of the likeliest choice."""
+        return [branch.argmax(1, keepdim=True) for branch in self.log_probs]
+
+
 class ActionDistribution(Distribution):
     """A diagonal Gaussian for the continuous numbers and a masked categorical for each branch, independent.
 
-    It stands on SB3's `DiagGaussianDistribution` and sb3-contrib's `MaskableMultiCategoricalDistribution`, and has the
-    methods of an SB3 distribution: `log_prob` and `entropy` sum over the columns. `log_prob_columns` and
+    It has the methods of an SB3 distribution: `log_prob` and `entropy` sum over the columns. `log_prob_columns` and
     `entropy_columns` do not, and `unity_entropy` is the entropy that Unity's trainer means.
 
     :param spec: the action
     """
 
+    _branches: Branches | None
+
     def __init__(self, spec: ActionSpec) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.spec = spec
-        self._gaussian = DiagGaussianDistribution(spec.continuous_size) if spec.continuous_size else None
-        self._branches = (
-            MaskableMultiCategoricalDistribution(list(spec.discrete_branches)) if spec.discrete_size else None
-        )
 
     def proba_distribution_net(self, features: int, log_std_init: float = 0.0) -> ActionHead:
         """The layer before this distribution."""
@@ -77,36 +109,31 @@ class ActionDistribution(Distribution):
 
         :param masks: bool (n, sum of branches), True = allowed; None allows everything
         """
-        if self._gaussian is not None and mean is not None:
-            self._gaussian.proba_distribution(mean, log_std)
-        if self._branches is not None and logits is not None:
-            self._branches.proba_distribution(logits)
-            if masks is not None:
-                self._branches.apply_masking(masks)
+        self._mean, self._log_std = mean if self.spec.continuous_size else None, log_std
+        self._branches = None
+        if logits is not None and self.spec.discrete_size:
+            self._branches = Branches(self.spec.discrete_branches, logits, masks)
         return self
 
     def log_prob_columns(self, actions: torch.Tensor) -> torch.Tensor:
         """(n, columns): the logarithm of the density, or of the probability, of each column of `actions`."""
         size = self.spec.continuous_size
         columns = []
-        if self._gaussian is not None:
-            columns.append(self._gaussian.distribution.log_prob(actions[:, :size]))  # type: ignore[no-untyped-call]
+        if self._mean is not None:
+            deviations = (actions[:, :size] - self._mean) / self._log_std.exp()
+            columns.append(-0.5 * deviations.square() - self._log_std - _LOG_ROOT_2_PI)
         if self._branches is not None:
-            chosen = actions[:, size:].unbind(1)
-            columns.extend(
-                branch.log_prob(choice).unsqueeze(1)  # type: ignore[no-untyped-call]
-                for branch, choice in zip(self._branches.distributions, chosen, strict=True)
-            )
-        return torch.cat(columns, 1)
+            columns += self._branches.log_prob_columns(actions[:, size:])
+        return _joined(columns)
 
     def entropy_columns(self) -> torch.Tensor:
         """(n, columns), in nats."""
         columns = []
-        if self._gaussian is not None:
-            columns.append(self._gaussian.distribution.entropy())  # type: ignore[no-untyped-call]
+        if self._mean is not None:
+            columns.append((self._log_std + (_LOG_ROOT_2_PI + 0.5)).expand_as(self._mean))
         if self._branches is not None:
-            columns.extend(branch.entropy().unsqueeze(1) for branch in self._branches.distributions)
-        return torch.cat(columns, 1)
+            columns += self._branches.entropy_columns()
+        return _joined(columns)
 
     def log_prob(self, actions: torch.Tensor) -> torch.Tensor:
         """(n,): of the whole action."""
@@ -119,28 +146,22 @@ class ActionDistribution(Distribution):
     def unity_entropy(self) -> torch.Tensor:
         """(n,): the mean over the continuous columns plus the sum over the branches."""
         continuous, discrete = self.entropy_columns().tensor_split([self.spec.continuous_size], dim=1)
-        return continuous.mean(1) + discrete.sum(1) if self._gaussian is not None else discrete.sum(1)
+        return continuous.mean(1) + discrete.sum(1) if self._mean is not None else discrete.sum(1)
 
     def sample(self) -> torch.Tensor:
         """(n, columns): a raw action."""
-        return self._columns(
-            None if self._gaussian is None else self._gaussian.sample(),
-            None if self._branches is None else self._branches.sample(),
-        )
+        mean = self._mean
+        continuous = [] if mean is None else [torch.addcmul(mean, self._log_std.exp(), torch.randn_like(mean))]
+        return self._columns(continuous, [] if self._branches is None else self._branches.sample())
 
     def mode(self) -> torch.Tensor:
         """(n, columns): the most likely raw action."""
-        return self._columns(
-            None if self._gaussian is None else self._gaussian.distribution.mean,
-            None if self._branches is None else self._branches.mode(),
-        )
+        continuous = [] if self._mean is None else [self._mean]
+        return self._columns(continuous, [] if self._branches is None else self._branches.mode())
 
     @staticmethod
-    def _columns(continuous: torch.Tensor | None, discrete: torch.Tensor | None) -> torch.Tensor:
-        if continuous is None:
-            assert discrete is not None
-            return discrete.to(torch.float32)
-        return continuous if discrete is None else torch.cat([continuous, discrete.to(continuous.dtype)], 1)
+    def _columns(continuous: list[torch.Tensor], discrete: list[torch.Tensor]) -> torch.Tensor:
+        return _joined([*continuous, *(column.to(torch.float32) for column in discrete)])
 
     def actions_from_params(self, *params: torch.Tensor, deterministic: bool = False) -> torch.Tensor:
         """Set the parameters, and sample or take the mode."""
@@ -150,6 +171,10 @@ class ActionDistribution(Distribution):
         """Set the parameters, and sample: the action and its log-probability."""
         actions = self.actions_from_params(*params)
         return actions, self.log_prob(actions)
+
+
+def _joined(columns: list[torch.Tensor]) -> torch.Tensor:
+    return columns[0] if len(columns) == 1 else torch.cat(columns, 1)
 
 
 class SquashedActionHead(nn.Module):
@@ -200,11 +225,10 @@ class SquashedActions:
         self.spec, self.mean, self.log_std = spec, mean, log_std
         self.log_probs: torch.Tensor | None = None
         """(n, sum of branches), of each choice; of forbidden ones, about −1e8."""
+        self._branches: Branches | None = None
         if logits is not None:
-            if masks is not None:
-                logits = logits.masked_fill(~masks, _FORBIDDEN)
-            branches = torch.split(logits, list(spec.discrete_branches), 1)
-            self.log_probs = torch.cat([branch.log_softmax(1) for branch in branches], 1)
+            self._branches = Branches(spec.discrete_branches, logits, masks)
+            self.log_probs = _joined(self._branches.log_probs)
 
     def rsample(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Continuous numbers (n, continuous) in −1…1, and the logarithm (n,) of their density."""
@@ -215,7 +239,7 @@ class SquashedActions:
         # log N(raw) − Σ log(1 − tanh²(raw)), where log(1 − tanh²(x)) = 2 (log 2 − x − softplus(−2 x))
         correction = 2 * (raw + nn.functional.softplus(-2 * raw))
         log_prob = (correction - 0.5 * noise.square() - self.log_std).sum(1)
-        constant = 2 * math.log(2) + 0.5 * math.log(2 * math.pi)
+        constant = 2 * math.log(2) + _LOG_ROOT_2_PI
         return raw.tanh(), log_prob - constant * self.spec.continuous_size
 
     def act(self, deterministic: bool = False) -> torch.Tensor:
@@ -224,13 +248,7 @@ class SquashedActions:
         if self.mean is not None and self.log_std is not None:
             raw = self.mean if deterministic else torch.normal(self.mean, self.log_std.exp())
             columns.append(raw.tanh())
-        if self.log_probs is not None:
-            scores = self.log_probs
-            if not deterministic:
-                # The largest of log p − log E, with E ~ Exp(1), is a sample (the Gumbel-max trick).
-                scores = scores - torch.empty_like(scores).exponential_().log()
-            columns += [
-                branch.argmax(1, keepdim=True).to(torch.float32)
-                for branch in torch.split(scores, list(self.spec.discrete_branches), 1)
-            ]
-        return torch.cat(columns, 1)
+        if self._branches is not None:
+            choices = self._branches.mode() if deterministic else self._branches.sample()
+            columns += [column.to(torch.float32) for column in choices]
+        return _joined(columns)

@@ -404,6 +404,8 @@ class Learner:
 
     def _require_rows(self) -> None:
         more = len(self.table) - len(self._returns)
+        if not more:
+            return
         self._returns, self._rewards = np.pad(self._returns, (0, more)), np.pad(self._rewards, (0, more))
         self._lengths, self._is_member = np.pad(self._lengths, (0, more)), np.pad(self._is_member, (0, more))
         self._is_of_lesson = np.pad(self._is_of_lesson, (0, more), constant_values=True)
