@@ -48,7 +48,7 @@ class ActionHead(nn.Module):
 class Branches:
     """A masked categorical for each branch, independent.
 
-    sb3-contrib's `MaskableMultiCategoricalDistribution` is the same; it takes three times as long for few rows.
+    sb3-contrib's `MaskableMultiCategoricalDistribution` is the same; it takes five times as long for few rows.
 
     :param sizes: choices of each branch
     :param logits: (n, sum of branches)
