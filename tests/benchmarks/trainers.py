@@ -33,7 +33,7 @@ import yaml
 PLAYER = Path(__file__).with_name("counting_player.py")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TOO_LONG = 1200  # seconds
-SCENES = {"3DBall": (98.0, 6000), "Basic": (0.93, 1000), "PushBlock": (4.0, 20000)}  # threshold, summary_freq
+SCENES = {"3DBall": (98.0, 6000), "Basic": (0.93, 1000), "PushBlock": (4.0, 60000)}  # threshold, summary_freq
 _SUMMARY = re.compile(r"step:? (\d+)\b.*mean (?:group )?reward:? (-?[\d.]+\d)", re.IGNORECASE)
 
 
