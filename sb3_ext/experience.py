@@ -122,14 +122,15 @@ class Experience:
         self._require_rows(len(table))
         ends = table.terminated | table.truncated
         rows = np.flatnonzero((table.decided | ends) & (self._open >= 0))
-        if not len(rows):
+        # Also where a reset came before the next decision.
+        ended = np.flatnonzero(ends & (self._trajectory >= 0))
+        if not len(rows) and not len(ended):
             return
         decisions = self._open[rows]
         self._columns["reward"][decisions] = table.reward[rows]
         self._columns["group_reward"][decisions] = table.group_reward[rows]
         self._open[rows] = -1
         self._length[rows] += 1
-        ended = rows[ends[rows]]
         self._finish(ended, [column[ended] for column in table.final_observations], memory, table.terminated[ended])
         if self._horizon is not None:
             long = rows[~ends[rows] & (self._length[rows] >= self._horizon)]

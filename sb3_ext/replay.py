@@ -77,6 +77,10 @@ class ReplayBuffer:
         self._require_rows(len(table))
         ends = table.terminated | table.truncated
         rows = np.flatnonzero((table.decided | ends) & self._open)
+        # A reset may come before the next decision.
+        over = np.flatnonzero(ends & ~self._open & (self._sequence >= 0))
+        self._running[self._sequence[over]] = False
+        self._sequence[over] = -1
         if not len(rows):
             return
         sequences, ended = self._sequence[rows], ends[rows]

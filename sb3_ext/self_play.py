@@ -147,7 +147,7 @@ class SelfPlay:
     @property
     def elo(self) -> float:
         """The rating of the newest weights."""
-        return self.newest.elo
+        return self._kept.elo if self._model is None else self.newest.elo
 
     def save_if_due(self) -> None:
         """Take a snapshot where a multiple of `save_steps` has passed since the last one."""

@@ -28,7 +28,7 @@ from sb3_ext.runs import Checkpoints
 from sb3_ext.self_play import Contest, Opponent
 from sb3_ext.settings import loads
 from sb3_ext.training import train
-from tests.duel_player import AREAS, CHOICES, TEAM, launcher
+from tests.duel_player import AREA, AREAS, CHOICES, MEMBER, TEAM, TIME, launcher
 from unity_gym.errors import UnityGymError, UnknownNameError
 from unity_gym.specs import ActionTuple, Array
 
@@ -88,8 +88,8 @@ def small(env: UnityVecEnv, kind: type[UnityAlgorithm] = PPO, **options: Any) ->
     """A model that learns from 60 decisions at a time."""
     numbers: dict[str, Any] = {"batch_size": 16, "seed": 0, "policy_kwargs": {"hidden_units": 8, "num_layers": 1}}
     if kind is SAC:
-        return SAC("UnitySACPolicy", env, buffer_size=500, steps_per_update=10, **numbers | options)
-    policy = "UnityPocaPolicy" if kind is POCA else "UnityPolicy"
+        return SAC("UnitySACPolicy", env, buffer_size=4000, steps_per_update=10, **numbers | options)
+    policy = options.pop("policy", "UnityPocaPolicy" if kind is POCA else "UnityPolicy")
     return kind(policy, env, buffer_size=60, n_epochs=1, time_horizon=8, **numbers | options)  # type: ignore[call-arg]
 
 
@@ -189,23 +189,47 @@ def test_players_and_ratings_are_those_that_a_referee_notes_game_by_game(make: A
     assert play.elo != 1000
 
 
-def test_only_what_the_learning_team_does_is_learned_from_and_all_of_it(make: Any) -> None:
+@pytest.mark.parametrize("kind", [PPO, POCA])
+def test_only_what_the_learning_team_does_is_learned_from_and_all_of_it(make: Any, kind: type[PPO]) -> None:
     seen: list[Array] = []
 
-    class Watched(PPO):
+    class Watched(kind):  # type: ignore[valid-type,misc]
         def _take_rollout(self) -> Any:
             rollout = super()._take_rollout()
             seen.append(rollout.observations[0].numpy())
+            for trajectory in np.split(seen[-1], np.cumsum(rollout.lengths)[:-1]):
+                assert_one_game(trajectory)
             return rollout
 
-    env = make(SelfPlay(team_change=120, save_steps=50))
-    model = small(env, Watched)
+    env = make(SelfPlay(team_change=100, save_steps=50))
+    model = small(env, Watched, policy="UnityPocaPolicy" if kind is POCA else "UnityPolicy")
     model.learn(360, callback=SelfPlayCallback())
-    decisions = np.concatenate(seen)
-    first = decisions[decisions[:, TEAM] == 0]
-    assert set(decisions[:, TEAM]) == {0, 1}
-    assert len(first) == 240  # it learns from 0 to 120 and from 240 to 360: nothing is lost where the team changes
-    assert 0 <= model.num_timesteps - len(decisions) <= ROWS * 5  # games of up to 5 decisions go on
+    assert model.num_timesteps == 360
+    teams = np.concatenate(seen)[:, TEAM]
+    # Six decide at a time. The first team learns from 0 to 102 and from 204 to 300; nothing is lost at the changes.
+    assert [np.count_nonzero(teams == team) for team in (0, 1)] == [102 + 96, 102 + 60]
+
+
+def test_what_sac_remembers_is_the_learning_teams_and_does_not_run_on_over_changes(make: Any) -> None:
+    env = make(SelfPlay(team_change=50, save_steps=50))
+    memory = {"hidden_units": 8, "num_layers": 1, "memory_size": 8, "sequence_length": 4}
+    model = small(env, SAC, policy_kwargs=memory)
+    model.learn(300, callback=SelfPlayCallback())
+    buffer = model.replay_buffer
+    sequences = [
+        states[: n + 1] for states, n in zip(buffer._columns["observation_0"], buffer._length, strict=True) if n
+    ]
+    assert len(buffer) == 300
+    assert {int(states[0, TEAM]) for states in sequences} == {0, 1}
+    for states in sequences:
+        assert_one_game(states)
+
+
+def assert_one_game(views: Array) -> None:
+    """Whether this is what one agent saw, decision by decision."""
+    assert (np.diff(views[:, TIME]) == 1).all()
+    for column in (AREA, TEAM, MEMBER):
+        assert len(set(views[:, column])) == 1
 
 
 def test_agents_that_join_a_running_game_meet_its_players() -> None:
@@ -289,6 +313,8 @@ def test_a_loaded_model_goes_on_with_its_opponents_and_rating(make: Any, tmp_pat
     before = env.self_play
     again = make(SelfPlay(save_steps=60, swap_steps=30, window=2))
     loaded = PPO.load(tmp_path / "model.zip", env=again)
+    assert loaded.self_play is not None
+    assert loaded.self_play.elo == before.elo
     again.begin(loaded)
     after = again.self_play
     assert loaded.self_play is after
