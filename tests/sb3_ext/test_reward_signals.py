@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import meadow_player
 import numpy as np
 import pytest
 import torch
 import yaml
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -22,6 +24,7 @@ from sb3_ext.experience import Batch, Rollout
 from sb3_ext.expert import Expert
 from sb3_ext.learn import main
 from sb3_ext.reward_signals import LearnedSignal
+from unity_gym import demonstrations
 from unity_gym.demonstrations import DemonstrationWriter, load
 from unity_gym.errors import DemonstrationError, UnityGymError
 from unity_gym.specs import ActionSpec, ActionTuple, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
@@ -399,6 +402,44 @@ def test_gail_separates_policy_and_expert_and_meets_when_they_are_one(tmp_path: 
     together, good = learn(1, 800)
     assert abs(together["expert_estimate"] - together["policy_estimate"]) < 0.05
     assert good > 2 * poor
+
+
+@pytest.mark.slow
+def test_gail_alone_learns_3dball_and_its_estimates_part_and_meet(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def expert(seen: np.ndarray) -> np.ndarray:
+        """Draws the ball to the middle and slows it, with a shaky hand."""
+        wanted = np.array([0.07, -0.07]) * seen[[2, 4]] + np.array([0.14, -0.14]) * seen[[5, 7]]
+        return np.clip(11.5 * (wanted - seen[:2]) + rng.uniform(-0.5, 0.5, 2), -1, 1).astype(np.float32)
+
+    with gym.make("Unity-3DBall-v0") as alone:
+        demonstrations.record(alone, expert, tmp_path / "ball.demo", n_episodes=1, seed=0)
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    model = PPO(
+        "UnityPolicy",
+        env,
+        learning_rate=1e-3,
+        learning_rate_schedule="constant",
+        buffer_size=4096,
+        batch_size=64,
+        time_horizon=256,
+        reward_signals=[GAIL(tmp_path / "ball.demo", use_actions=True, normalize=True, hidden_units=64)],
+        policy_kwargs={"hidden_units": 64, "normalize": True},
+        seed=0,
+        device="cpu",
+    )
+    model.set_logger(configure(None, []))
+    distances = []
+    for _ in range(35):
+        model.learn(1, reset_num_timesteps=False)  # an update
+        told = model.logger.name_to_value
+        distances.append(told["train/gail_expert_estimate"] - told["train/gail_policy_estimate"])
+    mean, _ = evaluate_policy(model, env, 12, warn=False)
+    env.close()
+    assert max(distances) > 0.4
+    assert np.mean(distances[-5:]) < 0.2
+    assert mean > 90
 
 
 # ---------------------------------------------------------------------------------------------------------------------
