@@ -465,7 +465,7 @@ def courage(kind: type[PPO], seed: int, knights: Path) -> float:
     return float((chosen == sacrifice_player.STRIKE).mean())
 
 
-SACRIFICES = 10_000
+SACRIFICES = 20_000
 
 
 @posix
