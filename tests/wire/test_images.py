@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from unity_gym.errors import ProtocolError
 from unity_gym.specs import ActionSpec, Array, DimensionProperty
 from unity_gym.wire.decode import BehaviorDecoder
 from unity_gym.wire.images import sends_channels_last
-from unity_gym.wire.png import encode_images
 
 CHANNELS_FIRST, CHANNELS_LAST = (NONE, EQUIVARIANT, EQUIVARIANT), (EQUIVARIANT, EQUIVARIANT, NONE)
 HEIGHT, WIDTH = 5, 7
@@ -38,11 +36,6 @@ def pngs(image: Array) -> bytes:
     """One PNG for each three channels, the last filled up with zeros."""
     padded = np.concatenate([image, np.zeros((-len(image) % 3, *image.shape[1:]), np.uint8)])
     return b"".join(png(padded[start : start + 3]) for start in range(0, len(padded), 3))
-
-
-def unfiltered(image: Array) -> bytes:
-    """As the embedded player sends it."""
-    return encode_images(image[np.newaxis])[0]
 
 
 def camera(
@@ -85,12 +78,9 @@ def assert_images_are(column: Array, expected: list[Array]) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("channels", [2, 3, 4, 5, 6])
-@pytest.mark.parametrize("write", [pngs, unfiltered])
-def test_compressed_images_come_out_channels_first(
-    write: Callable[[Array], bytes], channels: int, layout: str, dtype: str
-) -> None:
+def test_compressed_images_come_out_channels_first(channels: int, layout: str, dtype: str) -> None:
     images = [picture(channels, seed) for seed in range(3)]
-    sent = [camera(channels, layout, data=write(image)) for image in images]
+    sent = [camera(channels, layout, data=pngs(image)) for image in images]
     assert_images_are(decoded(sent, dtype=dtype), images)
 
 
@@ -239,18 +229,16 @@ def that_is_a_jpeg(_: bytes) -> bytes:
         that_is_a_jpeg,
     ],
 )
-@pytest.mark.parametrize("write", [pngs, unfiltered])
-def test_a_broken_png_is_an_error_with_behavior_and_sensor(write: Callable[[Array], bytes], damage: object) -> None:
+def test_a_broken_png_is_an_error_with_behavior_and_sensor(damage: object) -> None:
     assert callable(damage)
-    good = write(picture(3))
+    good = pngs(picture(3))
     sent = [camera(3, "CHW", data=good), camera(3, "CHW", data=damage(good))]
     with pytest.raises(ProtocolError, match=r"'Ball', sensor 0 \('eye'\): .*PNG"):
         decoded(sent)
 
 
-@pytest.mark.parametrize("write", [pngs, unfiltered])
-def test_a_png_that_is_damaged_anywhere_gives_a_picture_or_our_error(write: Callable[[Array], bytes]) -> None:
-    good = write(picture(3))
+def test_a_png_that_is_damaged_anywhere_gives_a_picture_or_our_error() -> None:
+    good = pngs(picture(3))
     for position in range(len(good)):
         for data in (good[:position], good[:position] + bytes([good[position] ^ 0xA5]) + good[position + 1 :]):
             if data:
