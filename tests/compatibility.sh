@@ -48,7 +48,7 @@ print("Python", platform.python_version(), "| protobuf", google.protobuf.__versi
 }
 
 for python in ${PYTHONS:-python3.10 python3.11 python3.12 python3.13}; do
-  python=$(command -v "$python") || continue
+  python=$(command -v "$python") && "$python" -c '' 2>/dev/null || continue # a shim may have nothing behind it
   row "$python" newest "${without_torch[@]}"
   row "$python" protobuf-6 "${wire[@]}"
   row "$python" protobuf-5 "${wire[@]}"
