@@ -60,6 +60,8 @@ class Experience:
     :param memory_size: numbers of network memory kept with each decision
     """
 
+    _table: Columns  # that was observed last
+
     def __init__(self, time_horizon: int | None = None, memory_size: int = 0) -> None:
         self._horizon = time_horizon
         self._memory_size = memory_size
@@ -120,6 +122,7 @@ class Experience:
         :param memory: (rows, memory size), after the rows' newest decisions
         """
         self._require_rows(len(table))
+        self._table = table
         ends = table.terminated | table.truncated
         rows = np.flatnonzero((table.decided | ends) & (self._open >= 0))
         # Also where a reset came before the next decision.
@@ -136,15 +139,15 @@ class Experience:
             long = rows[~ends[rows] & (self._length[rows] >= self._horizon)]
             self._finish(long, [column[long] for column in table.observations], memory)
 
-    def cut(self, table: Columns, memory: Array) -> None:
-        """Cut all running trajectories now; decisions without an outcome begin new ones.
+    def cut(self, memory: Array) -> None:
+        """Cut all running trajectories at what was observed last; decisions without an outcome begin new ones.
 
         :param memory: (rows, memory size), after the rows' newest decisions
         """
         rows = np.flatnonzero(self._length)
         waiting = self._open[rows] >= 0
         asked, acting = rows[~waiting], rows[waiting]
-        self._finish(asked, [column[asked] for column in table.observations], memory)
+        self._finish(asked, [column[asked] for column in self._table.observations], memory)
         before = np.zeros((len(self._open), self._memory_size), np.float32)
         before[acting] = self._columns["memory"][self._open[acting]] if len(acting) else 0
         self._finish(

@@ -88,8 +88,6 @@ class GroupExperience(Experience):
     :param memory_size: numbers of network memory kept with each decision
     """
 
-    _table: Columns
-
     def reset(self) -> None:
         """Forget everything."""
         super().reset()
@@ -129,14 +127,8 @@ class GroupExperience(Experience):
             rows = np.flatnonzero((table.decided | ends) & (self._open >= 0))
             self._columns["groupmate_reward"][self._open[rows]] = self._groupmate_reward[rows]
             self._groupmate_reward[rows] = 0
-        self._table = table
         super().observe(table, memory)
         self._newest[ends] = -1
-
-    def cut(self, table: Columns, memory: Array) -> None:
-        """See `Experience.cut`."""
-        self._table = table
-        super().cut(table, memory)
 
     def _finish(self, rows: Array, observations: list[Array], memory: Array, terminated: Array | None = None) -> None:
         if not len(rows):

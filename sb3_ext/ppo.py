@@ -196,7 +196,6 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.columns = None if self.env is None else self._columns_of(self.env)
         self._records: dict[str, float] = {}  # of an update, for the logger
         self._running: Future[None] | None = None  # an update in a thread,
-        self._seen: Columns | None = None  # the newest outcomes
         self._frozen: UnityPolicy | None = None  # and who acts meanwhile
         if _init_setup_model:
             self._setup_model()
@@ -268,7 +267,6 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.rollout_buffer.decide(table, rows, actions, log_probs, memory)
 
     def _remember_outcomes(self, table: Columns) -> None:
-        self._seen = table
         self.rollout_buffer.observe(table, self._memory)
 
     def train(self) -> None:
@@ -392,8 +390,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
     def _take_rollout(self) -> Rollout:
         if self.rollout == "cut":
-            assert self._seen is not None
-            self.rollout_buffer.cut(self._seen, self._memory)
+            self.rollout_buffer.cut(self._memory)
         rollout = self.rollout_buffer.take(self.device)
         done = self.policy.environment_actions(rollout.actions.cpu().numpy())
         rollout.environment_actions = torch.from_numpy(np.hstack([done.continuous, done.discrete])).to(rollout.actions)
@@ -516,7 +513,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         super().export_onnx(path)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_records", "_running", "_frozen", "_seen"]
+        return [*super()._excluded_save_params(), "_records", "_running", "_frozen"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "signals", *(["cloning"] if self.cloning is not None else [])], []

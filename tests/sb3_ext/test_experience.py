@@ -151,7 +151,7 @@ def test_a_cut_takes_all_outcomes_and_leaves_the_open_decisions() -> None:
     for _ in range(3):
         play(scene, experience, 41, log)
         closed = experience.closed
-        experience.cut(scene, scene.observations[0][:, 1:] + 0.5)
+        experience.cut(scene.observations[0][:, 1:] + 0.5)
         rollout = experience.take()
         assert len(rollout) == closed
         used = compare(rollout, log, None, cut=True)
