@@ -1,7 +1,7 @@
 """`sb3_ext.PPO` with Stable-Baselines3's meanings beside SB3's own PPO, on plain Gymnasium environments.
 
 python tests/benchmarks/plain_gymnasium.py                 # all, seeds 0 1 2
-python tests/benchmarks/plain_gymnasium.py --environments CartPole-v1 --seeds 0
+python tests/benchmarks/plain_gymnasium.py --environments CartPole-v1 --seeds 0 --steps 50000
 
 Both make the same steps with the same numbers (those of RL Baselines3 Zoo, but no state-dependent exploration on
 Pendulum) and networks of two layers of 64, and are judged by 100 episodes of the most likely actions afterwards. What
@@ -49,10 +49,10 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def learn(kind: str, env_id: str, seed: int) -> tuple[float, float]:
+def learn(kind: str, env_id: str, seed: int, steps: int) -> tuple[float, float]:
     """Learn in one environment: mean reward of an episode afterwards, and seconds of learning."""
     numbers = dict(RUNS[env_id])
-    steps, n_envs, n_steps, gamma = (numbers.pop(name) for name in ("steps", "n_envs", "n_steps", "gamma"))
+    _, n_envs, n_steps, gamma = (numbers.pop(name) for name in ("steps", "n_envs", "n_steps", "gamma"))
     env = make_vec_env(env_id, n_envs, seed=seed)
     numbers |= {"seed": seed, "device": "cpu"}
     if kind == "SB3":
@@ -83,17 +83,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--environments", nargs="+", default=list(RUNS), choices=list(RUNS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, help="in place of those of RL Baselines3 Zoo")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print("| environment | steps | seed | SB3's PPO | sb3_ext.PPO | seconds |\n|---|---|---|---|---|---|")
     for env_id in arguments.environments:
-        rewards = []
+        rewards, steps = [], arguments.steps or RUNS[env_id]["steps"]
         for seed in arguments.seeds:
-            (plain, plain_seconds), (ours, our_seconds) = (learn(kind, env_id, seed) for kind in ("SB3", "ours"))
+            (plain, plain_seconds), (ours, our_seconds) = (learn(kind, env_id, seed, steps) for kind in ("SB3", "ours"))
             rewards.append((plain, ours))
             print(
-                f"| {env_id} | {RUNS[env_id]['steps']} | {seed} | {plain:.1f} | {ours:.1f} | {plain_seconds:.0f}, "
-                f"{our_seconds:.0f} |",
+                f"| {env_id} | {steps} | {seed} | {plain:.1f} | {ours:.1f} | {plain_seconds:.0f}, {our_seconds:.0f} |",
                 flush=True,
             )
         plain, ours = np.mean(rewards, 0)
