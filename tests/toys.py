@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -78,3 +79,25 @@ def make_toys(actions: spaces.Space, observations: spaces.Space | None = None, n
     if kind is Unmasked:
         env.has_attr = lambda name: name != "action_masks"  # type: ignore[method-assign]
     return env
+
+
+def assert_the_same_predictions(model: Any, loaded: Any, actions: spaces.Space, memory: int) -> None:
+    """Two models draw and choose the same actions, which the space allows, and remember the same if they remember."""
+    space, state, other_state = model.observation_space, None, None
+    for step in range(5):
+        batch = [space.sample() for _ in range(3)]
+        joined = (
+            {k: np.stack([b[k] for b in batch]) for k in space.spaces}
+            if isinstance(space, spaces.Dict)
+            else np.stack(batch)
+        )
+        starts = np.array([step == 0, step == 2, False])
+        torch.manual_seed(step)
+        first, state = model.predict(joined, state, starts, deterministic=bool(step % 2))
+        torch.manual_seed(step)
+        second, other_state = loaded.predict(joined, other_state, starts, deterministic=bool(step % 2))
+        for key in first if isinstance(first, dict) else [...]:
+            np.testing.assert_array_equal(first[key], second[key])
+        assert (state is None) == (memory == 0)
+        single, _ = model.predict(batch[0])
+        assert actions.contains(single) or isinstance(actions, (spaces.Dict, spaces.Discrete))

@@ -25,7 +25,7 @@ from stable_baselines3.common.callbacks import (
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
-from toys import HYBRID, SPACES, Bits, make_toys
+from toys import HYBRID, SPACES, Bits, assert_the_same_predictions, make_toys
 
 from sb3_ext import PPO, SB3_MEANINGS, Extrinsic, OnnxPolicy, UnityVecEnv
 from sb3_ext.policies import UnityPolicy
@@ -473,24 +473,7 @@ def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: i
         strict=True,
     ):
         assert torch.equal(mine["exp_avg_sq"], theirs["exp_avg_sq"])
-    space, state, other_state = model.observation_space, None, None
-    for step in range(5):
-        batch = [space.sample() for _ in range(3)]
-        joined = (
-            {k: np.stack([b[k] for b in batch]) for k in space.spaces}
-            if isinstance(space, spaces.Dict)
-            else np.stack(batch)
-        )
-        starts = np.array([step == 0, step == 2, False])
-        torch.manual_seed(step)
-        first, state = model.predict(joined, state, starts, deterministic=bool(step % 2))
-        torch.manual_seed(step)
-        second, other_state = loaded.predict(joined, other_state, starts, deterministic=bool(step % 2))
-        for key in first if isinstance(first, dict) else [...]:
-            np.testing.assert_array_equal(first[key], second[key])
-        assert (state is None) == (memory == 0)
-        single, _ = model.predict(batch[0])
-        assert actions.contains(single) or isinstance(actions, (spaces.Dict, spaces.Discrete))
+    assert_the_same_predictions(model, loaded, actions, memory)
     loaded.learn(60, reset_num_timesteps=False)
     assert loaded.num_timesteps >= model.num_timesteps + 60
     alone = tmp_path / "policy.pt"
