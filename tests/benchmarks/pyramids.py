@@ -117,7 +117,7 @@ def write_tables() -> None:
 
 def draw(runs: dict[str, dict[int, Curve]]) -> None:
     """Write the learning curves against agent-steps and against time as one picture."""
-    figure, both = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+    figure, both = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for color, (name, seeds) in enumerate(runs.items()):
         for style, (seed, curve) in zip(("-", "--", ":", "-."), seeds.items(), strict=False):
             steps, rewards, seconds = np.array(curve).T
@@ -125,7 +125,7 @@ def draw(runs: dict[str, dict[int, Curve]]) -> None:
                 axes.plot(along, rewards, style, color=f"C{color}", label=f"{name}, seed {seed}")
     both[0].set(xlabel="million agent-steps", ylabel="mean reward", title="Pyramids")
     both[1].set(xlabel="minutes")
-    both[0].legend(fontsize="small")
+    figure.legend(*both[0].get_legend_handles_labels(), loc="outside right center", fontsize="small")
     for axes in both:
         axes.grid(alpha=0.3)
     figure.savefig(RESULTS / "curves.png", dpi=80)
