@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -733,6 +734,9 @@ class Training:
 
 
 def _say(line: str) -> None:
-    """Print a line, above the progress bars where there are some."""
-    with tqdm.external_write_mode(file=sys.stdout):
-        print(line, flush=True)
+    """Print a line, above the progress bars where there are some. When nobody reads on, the run goes on in silence."""
+    try:
+        with tqdm.external_write_mode(file=sys.stdout):
+            print(line, flush=True)
+    except BrokenPipeError:  # as when Ctrl-C ends `tee`, too, and this run is about to be saved
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

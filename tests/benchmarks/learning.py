@@ -16,12 +16,11 @@ import csv
 import json
 import re
 import resource
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
+from trainers import summaries
 
 from sb3_ext import PPO, SAC, UnityVecEnv
 
@@ -47,7 +47,6 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 AN_HOUR = 3600  # seconds, of training
 SORTER_AREAS, SORTER_STEPS = 32, 1_000_000
 STEADY = 5  # summaries
-_SUMMARY = re.compile(r"step (\d+), .* mean reward (-?[\d.]+)")
 ALGORITHMS: dict[str, type[PPO | SAC]] = {"ppo": PPO, "sac": SAC}
 EPISODES = 100  # that a policy is judged by, before and after
 
@@ -85,7 +84,8 @@ def unity_learn(
     asks for are made, or after an hour.
 
     :param change: of the file's settings for the behavior
-    :param as_long_as: end only when the steps of this run are made, which has figures of the same seed
+    :param as_long_as: end only when the steps of this run are made, which has figures of the same seed, or after an
+        hour
     :return: as of `learn`; the processor's seconds are those of the learner and its player
     """
     settings = yaml.safe_load((CONFIGS / config).read_text(encoding="utf-8"))
@@ -100,37 +100,20 @@ def unity_learn(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "settings.yaml")
         path.write_text(yaml.safe_dump(settings), encoding="utf-8")
-        started, before = time.perf_counter(), _processor_seconds()
-        command = [
-            sys.executable,
-            "-m",
-            "sb3_ext.learn",
-            path,
-            "--seed",
-            seed,
-            "--results-dir",
-            folder,
-            "--run-id",
-            "run",
-        ]
+        command = [sys.executable, "-m", "sb3_ext.learn", str(path)]
+        flags = ["--seed", str(seed), "--results-dir", folder, "--run-id", "run"]
         curve: list[tuple[int, float]] = []
-        is_told = False
-        with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True) as learner:
-            assert learner.stdout is not None
-            for line in learner.stdout:
-                print(line, end="", flush=True)
-                if found := _SUMMARY.search(line):
-                    curve.append((int(found[1]), float(found[2])))
-                    if steps is None:
-                        is_steady = (
-                            len(curve) >= STEADY and np.mean([mean for _, mean in curve[-STEADY:]]) >= documented
-                        )
-                        is_over = is_steady or time.perf_counter() - started > AN_HOUR
-                    else:
-                        is_over = curve[-1][0] >= steps
-                    if is_over and not is_told:
-                        is_told = True  # a second signal would end it without a checkpoint
-                        learner.send_signal(signal.SIGINT)
+        started, before = time.perf_counter(), _processor_seconds()
+        with closing(summaries([*command, *flags], AN_HOUR)) as told:
+            for each in told:
+                curve.append((each.steps, each.reward))
+                print(*each, flush=True)
+                if steps is not None:
+                    is_over = each.steps >= steps
+                else:
+                    is_over = len(curve) >= STEADY and np.mean([mean for _, mean in curve[-STEADY:]]) >= documented
+                if is_over:
+                    break
         seconds, processor = time.perf_counter() - started, _processor_seconds() - before
         checkpoints = Path(folder, "run", behavior).glob("*.zip")
         newest = max(checkpoints, key=lambda file: int(re.findall(r"\d+", file.stem)[-1]))
