@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -606,7 +607,8 @@ class Training:
         if self._interrupted:
             raise KeyboardInterrupt
         self._interrupted = True
-        _say("Stopping (once more: at once, and nothing is saved)")
+        with suppress(UnityGymError):  # Ctrl-C ends `tee`, too
+            _say("Stopping (once more: at once, and nothing is saved)")
 
     def _welcome(self) -> None:
         """A learner for each behavior that has come."""
@@ -728,15 +730,20 @@ class Training:
     def _finish(self) -> None:
         if self._inference:
             return
-        for learner in self._learners.values():
-            _say(learner.finish())
+        saved = [learner.finish() for learner in self._learners.values()]
         self._write_status()
+        for line in saved:
+            _say(line)
 
 
 def _say(line: str) -> None:
-    """Print a line, above the progress bars where there are some. When nobody reads on, the run goes on in silence."""
+    """Print a line, above the progress bars where there are some.
+
+    :raises UnityGymError: nobody reads it; from now on lines go nowhere
+    """
     try:
         with tqdm.external_write_mode(file=sys.stdout):
             print(line, flush=True)
-    except BrokenPipeError:  # as when Ctrl-C ends `tee`, too, and this run is about to be saved
+    except BrokenPipeError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise UnityGymError("stopped, as nobody reads its output any more; --resume goes on") from error

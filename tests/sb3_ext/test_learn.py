@@ -191,16 +191,19 @@ def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:
     assert not psutil.wait_procs(players, timeout=10)[1]
 
 
-def test_a_run_that_nobody_reads_any_more_is_saved(tmp_path: Path) -> None:
-    """As when Ctrl-C also ends the `tee` that its output goes to."""
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_run_that_nobody_reads_any_more_is_saved(tmp_path: Path, interrupted: bool) -> None:
+    """As when Ctrl-C also ends the `tee` that its output goes to, and behind `| head`."""
     process = start(tmp_path, config(tmp_path, summary_freq=100), "--run-id", "unread")
     await_line(process, "step 100,")
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    assert process.stderr.read() == ""
+    if interrupted:
+        os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == (130 if interrupted else 1)
+    told = "" if interrupted else "unity-learn: stopped, as nobody reads its output any more; --resume goes on\n"
+    assert process.stderr.read() == told
     assert len(steps(tmp_path / "results" / "unread" / "Basic")) == 1
 
 
