@@ -11,7 +11,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ext.vec_env import UnityVecEnv
-from unity_gym.errors import ActionError
+from unity_gym.errors import ActionError, UnityGymError
 from unity_gym.slots import AgentTable
 from unity_gym.spaces import ObservationLayout
 from unity_gym.specs import (
@@ -115,6 +115,24 @@ def _action_spec(space: spaces.Space[Any]) -> ActionSpec:
         f"no distribution for the action space {space}: a space is Box, Discrete, MultiDiscrete, MultiBinary, or a "
         "Dict of 'continuous' (Box) and 'discrete' (Discrete or MultiDiscrete)"
     )
+
+
+def memory_before(state: tuple[np.ndarray, ...] | None, episode_start: np.ndarray | None, n: int, size: int) -> Array:
+    """The memory, float32 (n, size), that n agents decide with.
+
+    :param state: as the last decision returned it; None at first and where there is none
+    :param episode_start: bool (n,), where the memory begins anew; None for none of those that have a memory
+    :raises UnityGymError: no state, although an episode goes on
+    """
+    begins = np.full(n, state is None) if episode_start is None else np.asarray(episode_start, bool).reshape(n)
+    if state is not None:
+        return np.where(begins[:, np.newaxis], np.float32(0), np.asarray(state[0], np.float32))
+    if size and not begins.all():
+        raise UnityGymError(
+            "predict() was given no state, although episodes go on: a policy with memory needs the state that the last "
+            "call returned. sb3-contrib's evaluate_policy loses it; that of stable_baselines3 does not"
+        )
+    return np.zeros((n, size), np.float32)
 
 
 class Columns(Protocol):

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.utils import is_vectorized_observation
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ext.agents import SpaceColumns
+from sb3_ext.agents import SpaceColumns, memory_before
 from sb3_ext.vec_env import UnityVecEnv
 from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
@@ -229,6 +229,7 @@ class OnnxPolicy:
         :param deterministic: take the likeliest action. Files that lack this output are run without their noise
         :param action_masks: bool (n, sum of branches), True = allowed
         :raises ValueError: the observation has not the shape of the observation space
+        :raises UnityGymError: a policy with memory got no state, although an episode goes on
         """
         if isinstance(observation, dict):
             batch: Any = {key: np.asarray(part) for key, part in observation.items()}
@@ -239,9 +240,7 @@ class OnnxPolicy:
             batch = {key: part[np.newaxis] for key, part in batch.items()} if isinstance(batch, dict) else batch[None]
         columns = self._columns.columns(batch)
         n = len(columns[0])
-        memory: Array = np.zeros((n, self.memory_size), np.float32) if state is None else np.array(state[0], np.float32)
-        if episode_start is not None:
-            memory[np.asarray(episode_start, bool).reshape(-1)] = 0
+        memory = memory_before(state, episode_start, n, self.memory_size)
         masks: Array = np.ones((n, sum(self.spec.action_spec.discrete_branches)), bool)
         if action_masks is not None:
             masks = np.asarray(action_masks, bool).reshape(masks.shape)

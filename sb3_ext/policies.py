@@ -12,7 +12,7 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 
-from sb3_ext.agents import SpaceColumns
+from sb3_ext.agents import SpaceColumns, memory_before
 from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution, ActionHead, SquashedActionHead
 from sb3_ext.experience import Batch, Rollout
 from sb3_ext.networks import NetworkBody, NetworkSettings
@@ -148,19 +148,18 @@ class AgentPolicy(BasePolicy):
         :param state: the memory, as the last call returned it; None at first and where there is none
         :param episode_start: bool (n,), where the memory begins anew
         :param action_masks: bool (n, sum of branches), True = allowed
+        :raises UnityGymError: a policy with memory got no state, although an episode goes on
         """
         self.set_training_mode(False)
         tensor, is_batch = self.obs_to_tensor(observation)
         columns = self._columns(tensor)
         n = len(columns[0])
-        memory = torch.zeros((n, self.memory_size)) if state is None else torch.as_tensor(state[0]).clone()
-        if episode_start is not None:
-            memory[torch.as_tensor(episode_start, dtype=torch.bool).reshape(-1)] = 0
+        memory = torch.as_tensor(memory_before(state, episode_start, n, self.memory_size), device=self.device)
         masks = None
         if action_masks is not None:
             masks = torch.as_tensor(action_masks, dtype=torch.bool, device=self.device).reshape(n, -1)
         with torch.no_grad():
-            raw, _, memory = self.act(columns, masks, memory.to(self.device), deterministic)
+            raw, _, memory = self.act(columns, masks, memory, deterministic)
         actions = self.columns.actions(self.environment_actions(raw.cpu().numpy()))
         if not is_batch:
             actions = {key: part[0] for key, part in actions.items()} if isinstance(actions, dict) else actions[0]

@@ -91,7 +91,7 @@ def assert_the_same_predictions(model: Any, loaded: Any, actions: spaces.Space, 
             if isinstance(space, spaces.Dict)
             else np.stack(batch)
         )
-        starts = np.array([step == 0, step == 2, False])
+        starts = np.array([step == 0, step in (0, 2), step == 0])
         torch.manual_seed(step)
         first, state = model.predict(joined, state, starts, deterministic=bool(step % 2))
         torch.manual_seed(step)

@@ -30,9 +30,9 @@ import numpy as np
 import torch
 import yaml
 from sb3_contrib import MaskablePPO
-from sb3_contrib.common.maskable.evaluation import evaluate_policy
-from sb3_contrib.common.maskable.utils import is_masking_supported
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from trainers import summaries
@@ -174,11 +174,26 @@ def sorter(flat: bool, seed: int) -> Figures:
 
 def judge(model: BaseAlgorithm, env: VecEnv) -> tuple[float, float]:
     """Mean and standard deviation of the return of `EPISODES` episodes, with sampled actions."""
-    masked = is_masking_supported(env)
-    mean, deviation = evaluate_policy(model, env, EPISODES, deterministic=False, use_masking=masked)  # type: ignore[arg-type]
+    mean, deviation = evaluate_policy(_Masked(model, env), env, EPISODES, deterministic=False)
     assert isinstance(mean, float)
     assert isinstance(deviation, float)
     return mean, deviation
+
+
+class _Masked:
+    """A model that is told which actions are allowed, with memory or without.
+
+    sb3-contrib's own `evaluate_policy` gives masks, too, but loses the memory.
+    """
+
+    def __init__(self, model: BaseAlgorithm, env: VecEnv) -> None:
+        self._model, self._env = model, env
+        self._masked = is_masking_supported(env)
+
+    def predict(self, *asked: Any, **named: Any) -> Any:
+        """See `sb3_ext.policies.AgentPolicy.predict`."""
+        masks = {"action_masks": get_action_masks(self._env)} if self._masked else {}
+        return self._model.predict(*asked, **named, **masks)
 
 
 def _processor_seconds() -> float:

@@ -280,6 +280,9 @@ def test_a_model_and_its_file_decide_the_same_with_all_sensors(form: str, tmp_pa
             np.testing.assert_allclose(actions["continuous"], expected["continuous"], atol=1e-5, rtol=0)
             np.testing.assert_array_equal(actions["discrete"], expected["discrete"])
             observations, _, starts, _ = env.step(actions)
+        for forgetful in (model, policy):
+            with pytest.raises(UnityGymError, match="no state, although episodes go on"):
+                forgetful.predict(observations, None, np.array([True, True, True, False]))
         alone, _ = policy.predict({key: part[0] for key, part in observations.items()})
         assert env.action_space.contains({key: np.asarray(part) for key, part in alone.items()})
     env.close()
