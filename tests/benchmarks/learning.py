@@ -298,6 +298,7 @@ def write_tables() -> None:
             before, after = (f"{mean:.2f} ± {spread:.2f}" for mean, spread in (each["before"], each["after"]))
             seconds = f"{each['seconds']} s | {each['processor_seconds']} s"
             lines.append(f"| {seed} | {each['steps']:,} | {seconds} | {before} | {after} |")
+        lines += [f"\nSeed {seed}: {each['note']}" for seed, each in figures.items() if "note" in each]
         lines += ["", f"![Learning curve of {name}]({name}.png)"]
         draw(name, figures)
     (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
