@@ -168,10 +168,16 @@ def village(seed: int = 0, **options: Any) -> Village:
         learning_rate_schedule="constant",
         policy_kwargs=network,
     )
+    regard_actions(model.policy.group_body)
     (signal,) = model._signals()
     signal.gamma = GAMMA
     model.set_logger(configure(None, []))
     return Village(model, GROUPS, seed)
+
+
+def regard_actions(body: GroupBody) -> None:
+    """Let baselines depend on what the others do, as learning makes them."""
+    torch.nn.init.normal_(body.embed_action.weight, std=0.1)
 
 
 @pytest.mark.parametrize("options", [{"rollout": "trajectories", "clip_value": True}, {"rollout": "cut"}])
@@ -267,6 +273,7 @@ def test_the_critics_memory_follows_each_member_through_its_episode(
 @pytest.mark.parametrize("members", range(1, 8))
 def test_the_order_of_the_members_changes_nothing(members: int) -> None:
     body = GroupBody(Village(make(), ()).table.spec, NetworkSettings(hidden_units=16))
+    regard_actions(body)
     rng = np.random.default_rng(members)
     seen, done = torch.randn(9, 3), torch.stack([torch.randn(9), torch.arange(9) % 3, torch.arange(9) % 2], 1)
     rows, order = torch.from_numpy(rng.permutation(9)[:members]), torch.from_numpy(rng.permutation(members))
@@ -285,6 +292,10 @@ def test_the_baseline_of_a_member_knows_what_others_do_and_not_what_it_does() ->
     body = GroupBody(Village(make(), ()).table.spec, NetworkSettings(hidden_units=16))
     seen, done = torch.randn(3, 3), torch.zeros(3, 3, requires_grad=True)
     sets = Sets(torch.arange(3)[None], torch.ones(1, 3, dtype=torch.bool))
+    of_value, *of_baselines = body([seen], sets, done, torch.zeros(3, dtype=torch.int64), torch.arange(3))
+    for features in of_baselines:
+        torch.testing.assert_close(features, of_value)  # until something is learned
+    regard_actions(body)
     both = body([seen], sets, done, torch.zeros(3, dtype=torch.int64), torch.arange(3))
     for of, features in enumerate(both, -1):
         (gradient,) = torch.autograd.grad(features.square().sum(), done, retain_graph=True)
