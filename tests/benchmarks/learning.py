@@ -174,10 +174,8 @@ def sorter(flat: bool, seed: int) -> Figures:
 
 def judge(model: BaseAlgorithm, env: VecEnv) -> tuple[float, float]:
     """Mean and standard deviation of the return of `EPISODES` episodes, with sampled actions."""
-    mean, deviation = evaluate_policy(_Masked(model, env), env, EPISODES, deterministic=False)
-    assert isinstance(mean, float)
-    assert isinstance(deviation, float)
-    return mean, deviation
+    returns, _ = evaluate_policy(_Masked(model, env), env, EPISODES, deterministic=False, return_episode_rewards=True)
+    return float(np.mean(returns)), float(np.std(returns))
 
 
 class _Masked:
