@@ -52,7 +52,7 @@ class GroupBody(Encoding):
         small = normal((0.125 / width) ** 0.5)
         action_size = actions.continuous_size + sum(actions.discrete_branches)
         self.embed_state = linear(self.size, width, small)
-        # At first a member's baseline is the value: chance differences of the two would drown rare rewards.
+        # A baseline begins as the value: chance differences of the two would drown rare rewards.
         self.embed_action = linear(action_size, width, nn.init.zeros_)
         self.embedding_norm, self.residual_norm = (nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
         self._sizes = [width, HEADS * _KEY, HEADS * _KEY, width]  # of a member: itself, query, key and value
