@@ -209,6 +209,7 @@ def test_an_unknown_mode_is_refused() -> None:
 
 @pytest.mark.skipif(HAS_DISPLAY, reason="there is a display")
 def test_without_a_display_a_window_is_refused_with_the_remedy() -> None:
+    pytest.importorskip("tkinter")
     with pytest.raises(UnityGymError, match=r"display.*rgb_array"):
         gym.make("Unity-Basic-v0", render_mode="human")
 
