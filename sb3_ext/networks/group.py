@@ -11,7 +11,7 @@ from torch import nn
 from sb3_ext.networks.actions import action_features
 from sb3_ext.networks.body import Encoding, NetworkSettings
 from sb3_ext.networks.entities import ABSENT, HEADS
-from sb3_ext.networks.layers import linear, normal, swish_layers
+from sb3_ext.networks.layers import kaiming, linear, normal, swish_layers
 from sb3_ext.networks.memory import Memory
 from sb3_ext.networks.normalization import RunningNormalization
 from unity_gym.errors import UnityGymError
@@ -27,10 +27,11 @@ _KEY = 16  # numbers that a head compares two members by
 class GroupBody(Encoding):
     """What the members of groups see and do → features of the groups, of any size and in any order.
 
-    The observations of each member are encoded once, whatever number of groups it is in, and embedded twice: by
-    themselves, and together with the member's action. Residual self-attention of `HEADS` heads (Vaswani et al. 2017)
-    relates the members of a group, and the mean over them goes through dense layers, which stand for the attention's
-    output projection, too.
+    The observations of each member are encoded once, whatever number of groups it is in, and go through the dense
+    layers twice: by themselves, and together with the member's action. Residual self-attention of `HEADS` heads
+    (Vaswani et al. 2017) relates the members of a group, and a residual dense layer follows the mean over them. Unity's
+    network has the dense layers behind the mean, where a member is one part of many, and norms what it hands on, so
+    that a large number of one sensor drowns the others. Here only queries and keys are of normed members.
 
     `memory`, where there is any, is for who follows the groups. `features` is the width with it. A hook on `softmax`
     sees the attention: (sets, who looks, at whom, heads).
@@ -49,16 +50,17 @@ class GroupBody(Encoding):
         if width % HEADS:
             raise UnityGymError(f"hidden_units is a multiple of {HEADS}, the attention's heads; got {width}")
         self._actions = actions
-        small = normal((0.125 / width) ** 0.5)
         action_size = actions.continuous_size + sum(actions.discrete_branches)
-        self.embed_state = linear(self.size, width, small)
+        self.embed_state = linear(self.size, width, kaiming())
         # A baseline begins as the value: chance differences of the two would drown rare rewards.
         self.embed_action = linear(action_size, width, nn.init.zeros_)
-        self.embedding_norm, self.residual_norm = (nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
-        self._sizes = [width, HEADS * _KEY, HEADS * _KEY, width]  # of a member: itself, query, key and value
-        self.attention_parts = linear(width, sum(self._sizes[1:]), small)
+        self.layers = swish_layers(width, width, settings.num_layers - 1)
+        self.attention_norm = nn.LayerNorm(width, elementwise_affine=False)
+        small = normal((0.125 / width) ** 0.5)
+        self.queries_and_keys = linear(width, 2 * HEADS * _KEY, small)
+        self.values = linear(width, width, small)
         self.softmax = nn.Softmax(2)
-        self.layers = swish_layers(width, width, settings.num_layers)
+        self.group_layer = swish_layers(width, width, 1)
         self.memory = Memory(width, settings.memory_size) if settings.memory_size else None
         self.features = settings.memory_size // 2 or width
 
@@ -87,7 +89,8 @@ class GroupBody(Encoding):
             rows = torch.cat([rows, rows[which] + len(members) * is_other])
             present = torch.cat([present, present[which]])
             members = torch.cat([members, acting])
-        features: torch.Tensor = self.layers(self._attend(nn.functional.silu(members), rows, present))
+        group = self._attend(self.layers(nn.functional.silu(members)), rows, present)
+        features: torch.Tensor = group + self.group_layer(group)
         return features
 
     def _attend(self, members: torch.Tensor, rows: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
@@ -95,9 +98,10 @@ class GroupBody(Encoding):
 
         What a member looks for, is found by and tells is computed before it is put into its sets.
         """
-        members = self.embedding_norm(members)
-        table = torch.cat([members, self.attention_parts(members)], 1)
-        member, query, key, value = torch.split(nn.functional.embedding(rows, table), self._sizes, 2)
+        table = torch.cat([members, self.queries_and_keys(self.attention_norm(members)), self.values(members)], 1)
+        member, query, key, value = torch.split(
+            nn.functional.embedding(rows, table), [members.shape[1], HEADS * _KEY, HEADS * _KEY, members.shape[1]], 2
+        )
         query, key, value = (part.reshape(*rows.shape, HEADS, -1) for part in (query, key, value))
         # Groups are small: products one by one are faster than as many tiny matrix products.
         scores = (query.unsqueeze(2) * key.unsqueeze(1)).sum(4) * _KEY**-0.5  # (s, who looks, at whom, heads)
@@ -106,5 +110,5 @@ class GroupBody(Encoding):
         # As attention is linear in the values, the mean over those who look is taken of the attention.
         attention = (self.softmax(scores) * share.unsqueeze(3)).sum(1)
         attended = (attention.unsqueeze(3) * value).sum(1).flatten(1)
-        mean: torch.Tensor = self.residual_norm((share * member).sum(1) + attended)
+        mean: torch.Tensor = (share * member).sum(1) + attended
         return mean

@@ -66,13 +66,15 @@ def features(model: POCA, seen: list[Array], done: list[Array | None]) -> Array:
             chosen = zip(ACTIONS.discrete_branches, action[size:].astype(int), strict=True)
             one_hot = [np.eye(n)[choice] for n, choice in chosen]
             embedded[member] += dense(body.embed_action, np.concatenate([action[:size], *one_hot]))
-    members = layer_norm(swish(embedded))
-    query, key, value = np.split(dense(body.attention_parts, members), [64, 128], 1)
+    members = layers(body.layers, swish(embedded))
+    query, key = np.split(dense(body.queries_and_keys, layer_norm(members)), 2, 1)
+    value = dense(body.values, members)
     heads = []
     for q, k, v in zip(*(np.split(part, 4, 1) for part in (query, key, value)), strict=True):
         weights = np.exp(q @ k.T / 4)
         heads.append(weights / weights.sum(1, keepdims=True) @ v)
-    return layers(body.layers, layer_norm((members + np.concatenate(heads, 1)).mean(0)))
+    group = (members + np.concatenate(heads, 1)).mean(0)
+    return group + layers(body.group_layer, group)
 
 
 def head(model: POCA, x: Array, members: int) -> float:
