@@ -44,7 +44,7 @@ class Budget(NamedTuple):
 
 
 SCENES = {
-    "CooperativePushBlock": Budget(agents=192, areas=64, steps=5_000_000, minutes=30, summary_freq=192_000),
+    "CooperativePushBlock": Budget(agents=192, areas=64, steps=5_000_000, minutes=20, summary_freq=192_000),
     "DungeonEscape": Budget(agents=36, areas=12, steps=1_000_000, minutes=10, summary_freq=20_000),
 }
 
