@@ -76,7 +76,7 @@ def write_tables() -> None:
         "",
         "The reward is the mean of what groups got in an episode, over the episodes that ended since the summary",
         f"before, at last over {LAST} summaries. A run ends with the agent-steps or minutes of its scene, whichever",
-        "come first. All runs used one machine with 2 cores, two or three at a time.",
+        "come first, or sooner, by hand. All runs used one machine with 2 cores, two or three at a time.",
     ]
     for scene, budget in SCENES.items():
         path = RESULTS / f"{scene}.json"
