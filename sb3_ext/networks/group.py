@@ -98,10 +98,10 @@ class GroupBody(Encoding):
 
         What a member looks for, is found by and tells is computed before it is put into its sets.
         """
-        table = torch.cat([members, self.queries_and_keys(self.attention_norm(members)), self.values(members)], 1)
-        member, query, key, value = torch.split(
-            nn.functional.embedding(rows, table), [members.shape[1], HEADS * _KEY, HEADS * _KEY, members.shape[1]], 2
-        )
+        queries, keys = self.queries_and_keys(self.attention_norm(members)).chunk(2, 1)
+        parts = [members, queries, keys, self.values(members)]
+        in_sets = nn.functional.embedding(rows, torch.cat(parts, 1))
+        member, query, key, value = torch.split(in_sets, [part.shape[1] for part in parts], 2)
         query, key, value = (part.reshape(*rows.shape, HEADS, -1) for part in (query, key, value))
         # Groups are small: products one by one are faster than as many tiny matrix products.
         scores = (query.unsqueeze(2) * key.unsqueeze(1)).sum(4) * _KEY**-0.5  # (s, who looks, at whom, heads)
