@@ -7,13 +7,12 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
-from torch import nn
 
 from sb3_ext.distributions import ActionDistribution
 from sb3_ext.experience import Batch, Rollout
 from sb3_ext.groups import GroupExperience, Groups
 from sb3_ext.networks.group import GroupBody
-from sb3_ext.networks.layers import linear
+from sb3_ext.networks.layers import linear, xavier_rows
 from sb3_ext.policies import Tensors, UnityPolicy
 from sb3_ext.ppo import PPO
 from sb3_ext.reward_signals import Extrinsic, RewardSignal
@@ -44,8 +43,7 @@ class UnityPocaPolicy(UnityPolicy):
             )
         self.critic = self.second_critic = None
         self.group_body = GroupBody(self.columns.spec, self.settings, self.body.normalization)
-        # Values begin as zeros: differences between chance values would drown rare rewards.
-        self.value_head = linear(self.group_body.features + 1, heads, nn.init.zeros_)
+        self.value_head = linear(self.group_body.features + 1, heads, xavier_rows)
 
     def _learning_parts(self) -> list[Any]:
         return [self.optimizer, self.value_head, self.group_body]

@@ -171,7 +171,6 @@ def village(seed: int = 0, **options: Any) -> Village:
         policy_kwargs=network,
     )
     regard_actions(model.policy.group_body)
-    torch.nn.init.xavier_uniform_(model.policy.value_head.weight)  # zeros at first
     (signal,) = model._signals()
     signal.gamma = GAMMA
     model.set_logger(configure(None, []))
