@@ -230,7 +230,16 @@ class UnityAlgorithm(BaseAlgorithm):
         return self._acting.predict(observation, state, episode_start, deterministic, action_masks)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the policy as a model file that Unity loads; see `sb3_ext.export.export_onnx`."""
+        """Write the policy as a model file that Unity loads; see `sb3_ext.export.export_onnx`.
+
+        :raises UnityGymError: what `export_onnx` refuses, or the environment's `VecNormalize` normalises observations
+        """
+        wrapper = self.get_vec_normalize_env()
+        if wrapper is not None and wrapper.norm_obs:
+            raise UnityGymError(
+                "the policy reads what VecNormalize made of the observations, and a model file has no place for its "
+                "statistics: learn with normalize=True in policy_kwargs and VecNormalize(norm_obs=False)"
+            )
         export_onnx(self.policy, path)
 
     def _excluded_save_params(self) -> list[str]:

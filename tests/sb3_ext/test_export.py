@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import meadow_player
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
 from sb3_ext import PPO, SB3_MEANINGS, OnnxPolicy, UnityVecEnv
 from sb3_ext.agents import SpaceColumns
@@ -325,6 +326,18 @@ def test_unbounded_actions_are_refused(tmp_path: Path) -> None:
     env: Any = Spaces(spaces.Box(-1, 1, (3,)), box)
     with pytest.raises(UnityGymError, match="bound its action space"):
         OnnxPolicy(tmp_path / "model.onnx", env)
+
+
+def test_what_vecnormalize_made_of_observations_has_no_place_in_the_file(tmp_path: Path) -> None:
+    env = VecMonitor(DummyVecEnv([lambda: gym.make("Pendulum-v1")]))
+    path = tmp_path / "model.onnx"
+    model = PPO("UnityPolicy", VecNormalize(env))
+    with pytest.raises(UnityGymError, match=r"VecNormalize .* normalize=True"):
+        model.export_onnx(path)
+    assert not path.exists()
+    model.set_env(VecNormalize(env, norm_obs=False))
+    model.export_onnx(path)
+    env.close()
 
 
 def test_a_seed_repeats_the_samples(tmp_path: Path) -> None:
