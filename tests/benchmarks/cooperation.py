@@ -44,7 +44,7 @@ class Budget(NamedTuple):
 
 
 SCENES = {
-    "CooperativePushBlock": Budget(agents=192, areas=64, steps=5_000_000, minutes=20, summary_freq=192_000),
+    "CooperativePushBlock": Budget(agents=192, areas=64, steps=5_000_000, minutes=30, summary_freq=192_000),
     "DungeonEscape": Budget(agents=36, areas=12, steps=1_000_000, minutes=10, summary_freq=20_000),
 }
 
@@ -75,8 +75,8 @@ def write_tables() -> None:
         "# How groups learn",
         "",
         "The reward is the mean of what groups got in an episode, over the episodes that ended since the summary",
-        f"before, at last over {LAST} summaries. A run ends with the agent-steps or minutes of its scene, whichever",
-        "come first, or sooner, by hand. All runs used one machine with 2 cores, two or three at a time.",
+        f"before; all but the first are means over {LAST} summaries. A run ends with the agent-steps or minutes of its",
+        "scene, whichever come first, or sooner, by hand. All runs used one machine with 2 cores, two or three at once.",
     ]
     for scene, budget in SCENES.items():
         path = RESULTS / f"{scene}.json"
@@ -85,27 +85,41 @@ def write_tables() -> None:
         runs = {name: np.array(run) for name, run in json.loads(path.read_text(encoding="utf-8")).items()}
         budgeted = f"{budget.agents} agents, {budget.steps:,} agent-steps or {budget.minutes:g} minutes"
         lines += ["", f"## {scene}", "", f"{budgeted}: `python tests/benchmarks/cooperation.py {scene} TRAINER`", ""]
+        common = min(curve[-1, 0] for name, curve in runs.items() if not name.startswith("mlagents-learn"))
         lines += [
-            "| trainer, seed | agent-steps | minutes | reward at first | reward at last |",
-            "|---|---|---|---|---|",
+            f"| trainer, seed | agent-steps | minutes | reward at first | at {common:,.0f} agent-steps | at last |",
+            "|---|---|---|---|---|---|",
         ]
         for name, curve in runs.items():
-            last = f"{curve[-LAST:, 1].mean():.2f}"
-            lines.append(f"| {name} | {curve[-1, 0]:,.0f} | {curve[-1, 2] / 60:.1f} | {curve[0, 1]:.2f} | {last} |")
+            equal = f"{mean_at(curve, common):.2f}" if curve[-1, 0] >= common else "not reached"
+            ends = f"{curve[-1, 0]:,.0f} | {curve[-1, 2] / 60:.1f} | {curve[0, 1]:.2f}"
+            lines.append(f"| {name} | {ends} | {equal} | {mean_at(curve, curve[-1, 0]):.2f} |")
         lines += ["", f"![Learning curves of {scene}]({scene}.png)"]
         draw(scene, runs)
     (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def mean_at(curve: Any, steps: float) -> float:
+    """The reward of the last summaries of a learning curve up to `steps`."""
+    mean: float = curve[curve[:, 0] <= steps][-LAST:, 1].mean()
+    return mean
+
+
 def draw(scene: str, runs: dict[str, Any]) -> None:
     """Write the learning curves against agent-steps and against time as one picture."""
-    figure, both = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True, layout="constrained")
+    figure, both = plt.subplots(1, 2, figsize=(10.5, 3.5), sharey=True, layout="constrained")
     for name, curve in runs.items():
-        both[0].plot(curve[:, 0] / 1e6, curve[:, 1], marker=".", label=name)
-        both[1].plot(curve[:, 2] / 60, curve[:, 1], marker=".", label=name)
+        trainer, seed = name.split(", ")
+        style: dict[str, Any] = {
+            "color": f"C{TRAINERS.index(trainer)}",
+            "marker": ".^s*x"[int(seed) % 5],
+            "markersize": 4,
+        }
+        both[0].plot(curve[:, 0] / 1e6, curve[:, 1], label=name, **style)
+        both[1].plot(curve[:, 2] / 60, curve[:, 1], **style)
     both[0].set(xlabel="million agent-steps", ylabel="mean reward of a group", title=scene)
     both[1].set(xlabel="minutes")
-    both[0].legend()
+    figure.legend(loc="outside right upper")
     for axes in both:
         axes.grid(alpha=0.3)
     figure.savefig(RESULTS / f"{scene}.png", dpi=80)
