@@ -76,7 +76,7 @@ def write_tables() -> None:
         "",
         "The reward is the mean of what groups got in an episode, over the episodes that ended since the summary",
         f"before; all but the first are means over {LAST} summaries. A run ends with the agent-steps or minutes of its",
-        "scene, whichever come first, or sooner, by hand. All runs used one machine with 2 cores, two or three at once.",
+        "scene, whichever come first, or sooner, by hand. All runs used one machine of 2 cores, two or three at once.",
     ]
     for scene, budget in SCENES.items():
         path = RESULTS / f"{scene}.json"
