@@ -531,11 +531,12 @@ class Learner:
         self._next_checkpoint = (step // self.settings.checkpoint_interval + 1) * self.settings.checkpoint_interval
         if step != self._saved_at:
             newest = self.curve.summaries[-1].mean_reward if self.curve.summaries else None
+            # The checkpoint last: what belongs to it is there, should the run be killed in between.
+            self.curve.save()
             if self._keeps_replay_buffer:
                 self._checkpoints.save_replay_buffer(self.model)
             self._checkpoints.save(self.model, newest)
             self._saved_at = step
-            self.curve.save()
 
     def finish(self) -> str:
         """Write the last checkpoint and the final ONNX: a line about them."""
