@@ -608,7 +608,8 @@ class Training:
         if self._interrupted:
             raise KeyboardInterrupt
         self._interrupted = True
-        with suppress(UnityGymError):  # Ctrl-C ends `tee`, too
+        # Ctrl-C ends `tee`, too; and where it came while a line was written, Python writes no other meanwhile.
+        with suppress(UnityGymError, RuntimeError):
             _say("Stopping (once more: at once, and nothing is saved)")
 
     def _welcome(self) -> None:

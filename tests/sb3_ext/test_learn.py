@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -382,6 +383,35 @@ def test_what_was_learned_is_shown_without_learning(finished: Path, tmp_path: Pa
     assert process.returncode == 130
     assert errors == ""
     assert content(finished) == before
+
+
+class InterruptingTerminal(io.RawIOBase):
+    """Standard output on which somebody presses Ctrl-C while a summary is being written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        if b": step 100," in bytes(content):
+            signal.raise_signal(signal.SIGINT)
+        self.shown += bytes(content)
+        return len(content)
+
+
+def test_ctrl_c_while_a_line_is_written_saves_as_at_any_other_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = InterruptingTerminal()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(terminal)))
+    arguments = ["--results-dir", str(tmp_path), "--run-id", "stopped"]
+    assert main([config(tmp_path, summary_freq=100), *arguments]) == 130
+    assert steps(tmp_path / "stopped" / "Basic")
+    assert b"Basic: step 100," in terminal.shown
+    assert b"Basic: saved " in terminal.shown
 
 
 def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path: Path) -> None:
