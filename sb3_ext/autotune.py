@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from sb3_ext.console import print_line
 from sb3_ext.curriculum import EnvironmentParameterManager
 from sb3_ext.launching import require_demonstrations, with_seed
-from sb3_ext.placement import PlacedSampler
 from sb3_ext.runs import Run
 from sb3_ext.settings import RunSettings
 from sb3_ext.training import Training, place_samplers
 from unity_gym.errors import UnityGymError
+from unity_gym.machine import usable_cores
 
 _AREAS = (8, 16, 32, 64, 128)
 _GAIN = 1.05  # of the timesteps per second, below which more of something is not worth it
@@ -47,17 +45,15 @@ class Arrangement(NamedTuple):
         asked |= {"num_envs": self.num_envs, "num_workers": self.num_workers}
         if self.num_areas is not None:
             asked["num_areas"] = self.num_areas
-        behaviors = {name: self._without_end(settings, name) for name in settings.behaviors}
+        endless = {"threaded": self.threaded, "max_steps": sys.maxsize}
+        behaviors = {name: settings.behaviors[name].model_copy(update=endless) for name in settings.behaviors}
         default = settings.default_settings
         if default is not None:
-            default = default.model_copy(update={"threaded": self.threaded, "max_steps": sys.maxsize})
+            default = default.model_copy(update=endless)
         environment = type(settings.env_settings).model_validate(asked)
         return settings.model_copy(
             update={"env_settings": environment, "behaviors": behaviors, "default_settings": default}
         )
-
-    def _without_end(self, settings: RunSettings, name: str) -> object:
-        return settings.behaviors[name].model_copy(update={"threaded": self.threaded, "max_steps": sys.maxsize})
 
 
 class _Trial(Training):
@@ -65,15 +61,16 @@ class _Trial(Training):
 
     def measure(self, seconds: float) -> float:
         """Return the timesteps per second of whole rounds of collecting and updating, for at least some seconds."""
-        self._train_until_update(0)
-        before, began = self._timesteps, time.monotonic()
-        self._train_until_update(seconds)
-        speed = (self._timesteps - before) / (time.monotonic() - began)
-        for learner in self._learners.values():
-            learner.model.finish_update()
-        for ending in (*self._records.values(), *self._writers, *self._bars.values()):
-            ending.close()
-        return speed
+        try:
+            self._train_until_update(0)
+            before, start = self._timesteps, time.monotonic()
+            self._train_until_update(seconds)
+            speed = (self._timesteps - before) / (time.monotonic() - start)
+            for learner in self._learners.values():
+                learner.model.finish_update()
+            return speed
+        finally:
+            self._close()
 
     def _train_until_update(self, seconds: float) -> None:
         """Train for at least some seconds, and stop right after an update."""
@@ -105,18 +102,8 @@ def measure(settings: RunSettings, arrangement: Arrangement, seconds: float) -> 
         require_demonstrations(own)
         run = Run(own)
         curricula = EnvironmentParameterManager(own, run)
-        with contextlib.redirect_stdout(io.StringIO()), place_samplers(own, curricula, run) as samplers:
-            return _measure_on(own, run, samplers, curricula, seconds)
-
-
-def _measure_on(
-    settings: RunSettings,
-    run: Run,
-    samplers: Sequence[PlacedSampler],
-    curricula: EnvironmentParameterManager,
-    seconds: float,
-) -> float:
-    return _Trial(settings, run, samplers, curricula).measure(seconds)
+        with place_samplers(own, curricula, run, is_silent=True) as samplers:
+            return _Trial(own, run, samplers, curricula, is_silent=True).measure(seconds)
 
 
 def _larger(best: Arrangement, cores: int) -> Iterator[Arrangement]:
@@ -142,8 +129,8 @@ def autotune(settings: RunSettings, seconds: float = 5.0) -> Arrangement:
         raise UnityGymError("autotune launches several players: name a build or an embedded scene with --env")
     if settings.ray is not None:
         raise UnityGymError("autotune measures this machine alone: leave --ray out")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    print(f"{'timesteps/s':>12}  arrangement ({cores} cores, {seconds:g} s each)")
+    cores = usable_cores()
+    print_line(f"{'timesteps/s':>12}  arrangement ({cores} cores, {seconds:g} s each)")
     best, speed = Arrangement(), 0.0
 
     def is_faster(trial: Arrangement) -> bool:
@@ -153,9 +140,9 @@ def autotune(settings: RunSettings, seconds: float = 5.0) -> Arrangement:
         except UnityGymError as error:
             if not speed:
                 raise
-            print(f"{'failed':>12}  {trial.flags}: {str(error).splitlines()[0]}", flush=True)
+            print_line(f"{'failed':>12}  {trial.flags}: {str(error).splitlines()[0]}")
             return False
-        print(f"{found:12.0f}  {trial.flags}{', threaded: true' if trial.threaded else ''}", flush=True)
+        print_line(f"{found:12.0f}  {trial.flags}{', threaded: true' if trial.threaded else ''}")
         gains = found > _GAIN * speed
         if gains:
             best, speed = trial, found
@@ -172,7 +159,9 @@ def autotune(settings: RunSettings, seconds: float = 5.0) -> Arrangement:
     is_faster(best._replace(threaded=True))
     is_faster(best._replace(threaded=True, num_workers=best.num_envs))
     mode = "threaded: true for each behavior in the file, and " if best.threaded else ""
-    print(f"Fastest: {mode}{best.flags}")
+    print_line(f"Fastest: {mode}{best.flags}")
     if best.threaded:
-        print("With threaded, agents act with weights that are one update old; without it, seeded runs repeat exactly.")
+        print_line(
+            "With threaded, agents act with weights that are one update old; without it, seeded runs repeat exactly."
+        )
     return best

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sb3_ext.imitation import BehavioralCloning
-from sb3_ext.plugins import base_trainer, load_signal, load_trainer, parameters
+from sb3_ext.plugin_classes import base_trainer, load_signal, load_trainer
+from sb3_ext.plugins import parameters
 from sb3_ext.poca import POCA
 from sb3_ext.ppo import PPO
 from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic, RewardSignal

@@ -17,6 +17,7 @@ import torch
 
 from sb3_ext.agents import AgentTableLike
 from sb3_ext.experience import Trajectories, TrajectoryBuffer, joined, prefixed, without_prefix
+from sb3_ext.group_index import GroupIndex
 from sb3_ext.rollout import Rollout, as_tensor
 from unity_gym.slots import with_rows
 from unity_gym.specs import Array
@@ -266,43 +267,6 @@ def _equal_pairs(left: Array, right: Array) -> tuple[Array, Array]:
     count = np.searchsorted(right[order], left, "right") - first
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     return np.repeat(np.arange(len(left)), count), order[np.repeat(first, count) + within]
-
-
-@dataclass
-class GroupIndex:
-    """k sets of the rows of a table: int64 (k, most members), and bool, False where a set has fewer."""
-
-    rows: torch.Tensor
-    present: torch.Tensor
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, which: torch.Tensor) -> GroupIndex:
-        """Return some of the sets, with room for their most members."""
-        present = self.present[which]
-        most = int(present.sum(1).max()) if len(present) else 0
-        return GroupIndex(self.rows[which, :most], present[:, :most])  # the members of a set stand before the gaps
-
-    def used(self) -> tuple[torch.Tensor, GroupIndex]:
-        """Return the rows of the table that are in a set, each once, and the same sets of rows of these."""
-        used, place = torch.unique(self.rows[self.present], return_inverse=True)
-        rows = torch.zeros_like(self.rows)
-        rows[self.present] = place
-        return used, GroupIndex(rows, self.present)
-
-    @classmethod
-    def from_pairs(cls, pairs: Array, count: int, device: torch.device | str) -> GroupIndex:
-        """`count` sets from int64 (pairs, 2), the number of a set and a row."""
-        sets, rows = pairs.T
-        order = np.argsort(sets, kind="stable")
-        sets, rows = sets[order], rows[order]
-        sizes = np.bincount(sets, minlength=count)
-        column = np.arange(len(sets)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        grid = np.zeros((count, sizes.max(initial=0)), np.int64)
-        grid[sets, column] = rows
-        present = np.arange(grid.shape[1]) < sizes[:, np.newaxis]
-        return cls(torch.from_numpy(grid).to(device), torch.from_numpy(present).to(device))
 
 
 @dataclass

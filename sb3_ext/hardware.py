@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from unity_gym.errors import UnityGymError
+from unity_gym.machine import usable_cores
 
 _THREADS = ((25_000_000, 1), (float("inf"), 2))
 """Weights times rows below which so many threads are used, and the number."""
@@ -67,7 +68,7 @@ def update_size(policy: nn.Module, batch_size: int) -> int:
 def threads_for(size: int) -> int:
     """Return the number of threads for updates of a size, at most one per core; see `update_size`."""
     threads = next(threads for limit, threads in _THREADS if size < limit)
-    return min(threads, os.cpu_count() or 1)
+    return min(threads, usable_cores())
 
 
 def use_threads(sizes: Iterable[int]) -> None:

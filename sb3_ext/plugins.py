@@ -89,46 +89,6 @@ def load_plugin(group: str, name: str) -> Any:
         ) from error
 
 
-def load_trainer(name: str) -> type[Any]:
-    """Return a trainer of another package; see `load_plugin`.
-
-    :raises UnityGymError: If it is no subclass of `PPO`, `POCA` or `SAC`.
-    """
-    found = load_plugin(TRAINERS, name)
-    if not (isinstance(found, type) and issubclass(found, tuple(_algorithms().values()))):
-        raise UnityGymError(f"{name!r} of {TRAINERS} must be a subclass of PPO, POCA or SAC, got {found!r}")
-    return found
-
-
-def base_trainer(trainer: type) -> tuple[str, type]:
-    """Return the `trainer_type` and the class that a trainer is derived from."""
-    return next((name, base) for name, base in _algorithms().items() if issubclass(trainer, base))
-
-
-def _algorithms() -> dict[str, type]:
-    # The networks of the algorithms look up their encoders here.
-    from sb3_ext.poca import POCA
-    from sb3_ext.ppo import PPO
-    from sb3_ext.sac import SAC
-
-    return {"poca": POCA, "ppo": PPO, "sac": SAC}  # a POCA is a PPO, too
-
-
-def load_signal(name: str) -> type[Any]:
-    """Return a reward signal of another package; see `load_plugin`.
-
-    :raises UnityGymError: If it is no subclass of `RewardSignal`, or has another name.
-    """
-    from sb3_ext.reward_signals import RewardSignal
-
-    found = load_plugin(SIGNALS, name)
-    if not (isinstance(found, type) and issubclass(found, RewardSignal)):
-        raise UnityGymError(f"{name!r} of {SIGNALS} must be a subclass of RewardSignal, got {found!r}")
-    if found.name != name:
-        raise UnityGymError(f"the attribute name of {found.__name__} must be {name!r}, as in {SIGNALS}")
-    return found
-
-
 def load_writers(names: list[str], folder: Path) -> list[StatsWriter]:
     """Return the statistics writers of these names for the run in a folder.
 

@@ -13,7 +13,8 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, PyTorch
 
 from sb3_ext.distributions import ActionDistribution
 from sb3_ext.expert import DemonstrationSource
-from sb3_ext.groups import GroupIndex, GroupRollout, Groups
+from sb3_ext.group_index import GroupIndex
+from sb3_ext.groups import GroupRollout, Groups
 from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.networks.group import GroupBody
 from sb3_ext.networks.layers import linear, xavier_rows

@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -32,12 +32,10 @@ from torch import distributed
 
 from sb3_ext.hardware import require_device
 from unity_gym.errors import UnityGymError
-
-if TYPE_CHECKING:
-    from sb3_ext.algorithm import UnityAlgorithm
+from unity_gym.specs import BehaviorSpec
 
 _HOST = "127.0.0.1"
-_FAREWELL = 10  # seconds for a process to end
+_END_TIMEOUT = 10  # seconds for a process to end
 
 
 class Share:
@@ -97,6 +95,21 @@ class Share:
         return total.to(x.device)
 
 
+class Replicated(Protocol):
+    """What is used here of a model, a `UnityAlgorithm`, which describes it."""
+
+    replicated: ClassVar[tuple[str, ...]]
+    threaded: bool
+    share: Share
+
+    @property
+    def policy(self) -> Any: ...
+    def save(self, path: io.BytesIO) -> None: ...
+    def set_logger(self, logger: Logger) -> None: ...
+    def begin(self, spec: BehaviorSpec) -> None: ...
+    def train_as_replica(self, state: dict[str, Any]) -> None: ...
+
+
 class Replicas:
     """The further processes that share the updates of a model.
 
@@ -105,7 +118,7 @@ class Replicas:
     :raises UnityGymError: If a device does not exist, or a process cannot be started.
     """
 
-    def __init__(self, model: UnityAlgorithm, devices: Sequence[str]) -> None:
+    def __init__(self, model: Replicated, devices: Sequence[str]) -> None:
         self._devices = devices
         for device in devices:
             require_device(device)
@@ -149,7 +162,7 @@ class Replicas:
 
     def failure(self, error: BaseException) -> UnityGymError:
         """Return the reason why a sum over the processes failed."""
-        multiprocessing.connection.wait([process.sentinel for process in self._processes], _FAREWELL)
+        multiprocessing.connection.wait([process.sentinel for process in self._processes], _END_TIMEOUT)
         for rank, (process, connection) in enumerate(zip(self._processes, self._connections, strict=True), 1):
             name = f"the process of learner {rank} on {self._devices[rank - 1]}"
             with suppress(EOFError, OSError):
@@ -168,7 +181,7 @@ class Replicas:
         for connection in self._connections:
             connection.close()
         for process in self._processes:
-            process.join(_FAREWELL)
+            process.join(_END_TIMEOUT)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -194,7 +207,7 @@ def _replicate(
     torch.set_num_threads(threads)
     try:
         kind, content, further = pickle.loads(state)
-        model: UnityAlgorithm = kind.load(io.BytesIO(content), device=device)
+        model: Replicated = kind.load(io.BytesIO(content), device=device)
         model.threaded = False
         model.set_logger(Logger(None, []))
         model.begin(model.policy.columns.spec)

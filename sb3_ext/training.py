@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -67,9 +67,12 @@ def train(settings: RunSettings, writers: Sequence[StatsWriter] = ()) -> int:
 
 @contextmanager
 def place_samplers(
-    settings: RunSettings, curricula: EnvironmentParameterManager, run: Run
+    settings: RunSettings, curricula: EnvironmentParameterManager, run: Run, is_silent: bool = False
 ) -> Iterator[list[PlacedSampler]]:
-    """Launch the players of a run with samplers: one in this process, or `num_workers` in processes or Ray actors."""
+    """Launch the players of a run with samplers: one in this process, or `num_workers` in processes or Ray actors.
+
+    :param is_silent: Let the processes print nothing.
+    """
     environment = settings.env_settings
     limits = _restart_limits(environment)
     threaded = any(settings.behavior(name).threaded for name in settings.behaviors)
@@ -91,7 +94,7 @@ def place_samplers(
             if place.build is not None:
                 changed["env_path"], logs = place.build, None  # the run's folder is on this machine
             own = settings.model_copy(update={"env_settings": environment.model_copy(update=changed)})
-            launching = functools.partial(_launch_with_log, own, curricula, logs, first)
+            launching = functools.partial(_launch_in_process, own, curricula, logs, first, is_silent)
             sampler = RemoteSampler(
                 place, SamplerArguments(launching, first, limits, threaded), number, last - first, LOG.warning
             )
@@ -116,12 +119,17 @@ def _connect(ray: RaySettings, settings: RunSettings) -> AbstractContextManager[
 
 
 @contextmanager
-def _launch_with_log(
-    settings: RunSettings, curricula: EnvironmentParameterManager, logs: Path | None, first_player: int
+def _launch_in_process(
+    settings: RunSettings,
+    curricula: EnvironmentParameterManager,
+    logs: Path | None,
+    first_player: int,
+    is_silent: bool,
 ) -> Iterator[PlayerPool]:
-    """Launch players in a process of its own, which prints what they log."""
+    """Launch players in a process of its own, which prints what they log unless it is silent."""
     tqdm.set_lock(threading.RLock())  # tqdm's own has a semaphore, which a killed process would leave behind
-    with console_logging(settings.debug), launch(settings, curricula, logs, first_player=first_player) as pool:
+    printing = nullcontext() if is_silent else console_logging(settings.debug)
+    with printing, launch(settings, curricula, logs, first_player=first_player) as pool:
         yield pool
 
 
@@ -141,6 +149,7 @@ class Training(JointTraining):
     :param samplers: They act.
     :param curricula: Environment parameters, which the players have.
     :param writers: Statistics writers, which are closed at the end.
+    :param is_silent: Show no progress.
     :raises UnityGymError: If a checkpoint cannot be used.
     """
 
@@ -151,6 +160,7 @@ class Training(JointTraining):
         samplers: Sequence[PlacedSampler],
         curricula: EnvironmentParameterManager,
         writers: Sequence[StatsWriter] = (),
+        is_silent: bool = False,
     ) -> None:
         super().__init__(samplers)
         self._settings, self._run, self._curricula = settings, run, curricula
@@ -159,7 +169,8 @@ class Training(JointTraining):
         self._bars: dict[str, Any] = {}
         self._interrupted = 0  # the number of the signal
         self._writers = writers
-        self._progress = Progress(not sys.stderr.isatty())
+        self._has_bars = sys.stderr.isatty() and not is_silent
+        self._progress = Progress(not self._has_bars and not is_silent)
         self._start()
         for record in self._records.values():
             if record.learned_last in self._learners[record.name].teams:
@@ -192,11 +203,15 @@ class Training(JointTraining):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for learner in self._learners.values():
-                learner.model.stop_replicas()
-            for ending in (*self._records.values(), *self._writers, *self._bars.values()):
-                ending.close()
+            self._close()
         return self._interrupted
+
+    def _close(self) -> None:
+        """End the processes of the learners, files and progress bars."""
+        for learner in self._learners.values():
+            learner.model.stop_replicas()
+        for closing in (*self._records.values(), *self._writers, *self._bars.values()):
+            closing.close()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self._interrupted:
@@ -217,7 +232,7 @@ class Training(JointTraining):
         deterministic = settings.network_settings.deterministic
         learner = Learner(name, spec, model, settings.max_steps, self_play, deterministic)
         record.load_experience(learner)
-        if sys.stderr.isatty():
+        if self._has_bars:
             steps = model.num_timesteps
             self._bars[name] = tqdm(total=settings.max_steps, initial=steps, desc=name, unit=" steps")
         return learner

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,19 @@ print(*sys.modules)
     loaded = set(result.stdout.split())
     assert package in loaded
     assert not loaded & set(forbidden)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in ("unity_gym", "sb3_ext")
+        for path in sources(package)
+    }
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        modules = {part for full in imported(path) for part in (full, full.rpartition(".")[0])}
+        graph[name] = (modules & files.keys()) - {name}
+    TopologicalSorter(graph).prepare()  # raises CycleError with the circle
 
 
 def test_no_package_of_ours_is_named_for_having_no_job() -> None:

@@ -18,7 +18,7 @@ from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
 
 if TYPE_CHECKING:
-    from sb3_ext.groups import GroupIndex
+    from sb3_ext.group_index import GroupIndex
 
 
 _KEY = 16  # numbers that a head compares two members by

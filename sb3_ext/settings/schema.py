@@ -29,7 +29,17 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from typing_extensions import Self
 
-from sb3_ext import plugins
+from sb3_ext.plugin_classes import base_trainer, load_signal, load_trainer
+from sb3_ext.plugins import (
+    ENCODERS,
+    SIGNALS,
+    WRITERS,
+    Parameter,
+    parameters,
+    plugin_names,
+    takes_any_keyword,
+)
+from sb3_ext.plugins import TRAINERS as TRAINER_PLUGINS
 from sb3_ext.settings.document import SettingsError, Tree, did_you_mean, either
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -171,7 +181,7 @@ _VIS_ENCODE_TYPES = ("simple", "nature_cnn", "resnet", "match3", "fully_connecte
 
 def _encoder(value: object) -> str:
     """Return the name of a visual encoder, also of one of another package."""
-    known = [*_VIS_ENCODE_TYPES, *plugins.plugin_names(plugins.ENCODERS)]
+    known = [*_VIS_ENCODE_TYPES, *plugin_names(ENCODERS)]
     if isinstance(value, str) and value in known:
         return value
     raise _refusal(f"give {either(known)}{did_you_mean(value, known)}")
@@ -315,7 +325,7 @@ class RND(RewardSignal):
 _VALUES: dict[object, object] = {float: Number, int: Whole, bool: Flag, str: Text}
 
 
-def _fields(found: Mapping[str, plugins.Parameter]) -> dict[str, Any]:
+def _fields(found: Mapping[str, Parameter]) -> dict[str, Any]:
     """Return the fields of a block that has the keyword arguments of a plugin as its keys."""
     return {
         name: (_VALUES.get(parameter.annotation, parameter.annotation), parameter.default)
@@ -325,8 +335,8 @@ def _fields(found: Mapping[str, plugins.Parameter]) -> dict[str, Any]:
 
 @functools.lru_cache
 def _signal_settings(signal: type) -> type[SignalSettings]:
-    base: Any = RewardSignal if plugins.takes_any_keyword(signal) else SignalSettings
-    found = plugins.parameters(signal)
+    base: Any = RewardSignal if takes_any_keyword(signal) else SignalSettings
+    found = parameters(signal)
     created: Any = create_model(signal.__name__, __base__=base, **_fields(found))
     return created  # type: ignore[no-any-return]
 
@@ -341,7 +351,7 @@ class _Named(NamedTuple):
 def _plugged_signal(given: object) -> object:
     if not isinstance(given, _Named):
         return given
-    signal = plugins.load_signal(given.name)
+    signal = load_signal(given.name)
     return _signal_settings(signal).model_validate({} if given.block is None else given.block)  # type: ignore[arg-type]
 
 
@@ -367,7 +377,7 @@ class RewardSignals(Block):
 
     @classmethod
     def _further_keys(cls) -> list[str]:
-        return plugins.plugin_names(plugins.SIGNALS)
+        return plugin_names(SIGNALS)
 
     @classmethod
     def _block_of(cls, data: Any) -> Any:
@@ -510,15 +520,15 @@ TRAINERS: dict[str, type[BehaviorSettings]] = {"ppo": PPOSettings, "poca": POCAS
 
 def trainer_types() -> list[str]:
     """Return the names of all trainers, also of those of other packages."""
-    return [*TRAINERS, *(name for name in plugins.plugin_names(plugins.TRAINERS) if name not in TRAINERS)]
+    return [*TRAINERS, *(name for name in plugin_names(TRAINER_PLUGINS) if name not in TRAINERS)]
 
 
 @functools.lru_cache
 def _trainer_settings(trainer_type: str, trainer: type) -> type[BehaviorSettings]:
     """Return the settings of a trainer of another package: those of its base class, and its own keyword arguments."""
-    name, base = plugins.base_trainer(trainer)
+    name, base = base_trainer(trainer)
     kind: Any = TRAINERS[name].model_fields["hyperparameters"].annotation
-    hyperparameters: Any = create_model(trainer.__name__, __base__=kind, **_fields(plugins.parameters(trainer, base)))
+    hyperparameters: Any = create_model(trainer.__name__, __base__=kind, **_fields(parameters(trainer, base)))
     literal: Any = Literal[trainer_type]
     return create_model(
         trainer.__name__,
@@ -532,7 +542,7 @@ def _plugged_trainer(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     name = value["trainer_type"]
-    trainer = plugins.load_trainer(name)
+    trainer = load_trainer(name)
     return _trainer_settings(name, trainer).model_validate(value)  # type: ignore[arg-type]  # classes are hashable
 
 
@@ -866,7 +876,7 @@ class TorchSettings(Block):
 
 
 def _stats_writer(value: object) -> str:
-    known = plugins.plugin_names(plugins.WRITERS)
+    known = plugin_names(WRITERS)
     if isinstance(value, str) and value in known:
         return value
     names = f"known are {either(known)}{did_you_mean(value, known)}" if known else "none is installed"

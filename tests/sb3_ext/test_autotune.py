@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import pytest
 
 from sb3_ext import autotune, learn
@@ -33,6 +35,13 @@ def test_an_arrangement_is_measured_with_real_players_and_leaves_no_files(
     assert not list(folder.iterdir())
 
 
+def test_measuring_prints_nothing_and_ends_the_processes_of_learners(capfd: pytest.CaptureFixture[str]) -> None:
+    flags = {"env_settings.env_path": "Unity-Basic-v0", "env_settings.seed": 1, "torch_settings.device": "cpu,cpu"}
+    assert autotune.measure(loads(BASIC, flags=flags), Arrangement(1, 1), 0.2) > 0
+    assert capfd.readouterr() == ("", "")
+    assert not [child for child in multiprocessing.active_children() if child.name.startswith("learner-")]
+
+
 def search(monkeypatch: pytest.MonkeyPatch, speeds: dict[Arrangement, float], cores: int) -> Arrangement:
     def measure(settings: RunSettings, arrangement: Arrangement, seconds: float) -> float:  # noqa: ARG001
         if arrangement.num_envs > 4:
@@ -40,7 +49,7 @@ def search(monkeypatch: pytest.MonkeyPatch, speeds: dict[Arrangement, float], co
         return speeds.get(arrangement, 1.0)
 
     monkeypatch.setattr(autotune, "measure", measure)
-    monkeypatch.setattr(autotune.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setattr(autotune, "usable_cores", lambda: cores)
     return autotune.autotune(settings(), 1.0)
 
 

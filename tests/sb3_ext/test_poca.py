@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import VecMonitor
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sb3_ext import GAIL, POCA, PPO, RND, BehavioralCloning, Curiosity, Extrinsic, OnnxPolicy, UnityVecEnv
-from sb3_ext.groups import GroupIndex
+from sb3_ext.group_index import GroupIndex
 from sb3_ext.learn import main
 from sb3_ext.networks import NetworkSettings
 from sb3_ext.networks.group import GroupBody

@@ -8,16 +8,34 @@ exchange of a tick is still followed by that tick's acting (with zero actions) a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
-from unity_gym.scenes.communicator import Communicator
-from unity_gym.specs import Array
+from unity_gym.scenes.communicator import Acting, Communicator
+from unity_gym.specs import ActionSpec, Array
 
-if TYPE_CHECKING:
-    from unity_gym.scenes.agents import Agents
-    from unity_gym.scenes.scene import Scene
+
+class Ticked(Protocol):
+    """What the academy calls of a scene in a tick; `Scene` describes it."""
+
+    def reset_environment(self) -> None: ...
+    def before_step(self) -> None: ...
+    def after_step(self) -> None: ...
+    def simulate(self) -> None: ...
+
+
+class Stepped(Acting, Protocol):
+    """What the academy calls of a kind of agents in its step; `Agents` describes it."""
+
+    behaviors: tuple[str, ...]
+    actions: ActionSpec
+    step_count: Array
+
+    def request_periodic_decisions(self, academy_step: int) -> None: ...
+    def send_requests(self) -> None: ...
+    def act_and_count(self) -> None: ...
+    def reset(self) -> None: ...
 
 
 class Academy:
@@ -33,7 +51,7 @@ class Academy:
         self.parameters = communicator.parameters
         self.rng = np.random.default_rng(seed & 0xFFFFFFFF)
         self.step_count = 0
-        self._agents: list[Agents] = []
+        self._agents: list[Stepped] = []
         self._ids = 0
         self._groups = 0
         self._has_begun = False
@@ -48,13 +66,13 @@ class Academy:
         self._groups += 1
         return self._groups
 
-    def add_agents(self, agents: Agents) -> None:
+    def add_agents(self, agents: Stepped) -> None:
         """Take a kind of agents into the academy's steps, after those that are there."""
         self._agents.append(agents)
         for behavior in agents.behaviors:
             self.communicator.subscribe(behavior, agents.actions)
 
-    def tick(self, scene: Scene) -> None:
+    def tick(self, scene: Ticked) -> None:
         """Advance the scene by one fixed update.
 
         :raises Quit: the client wants no more
@@ -65,7 +83,7 @@ class Academy:
         scene.after_step()
         scene.simulate()
 
-    def _step(self, scene: Scene) -> None:
+    def _step(self, scene: Ticked) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._reset(scene)
@@ -81,7 +99,7 @@ class Academy:
         for agents in self._agents:
             agents.act_and_count()
 
-    def _reset(self, scene: Scene) -> None:
+    def _reset(self, scene: Ticked) -> None:
         self.step_count = 0
         scene.reset_environment()
         for agents in self._agents:

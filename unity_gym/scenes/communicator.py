@@ -6,21 +6,17 @@ import logging
 import struct
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import grpc
 
 from unity_gym.errors import PlayerError, ProtocolError
-from unity_gym.scenes import messages
+from unity_gym.scenes.messages import decode_actions, empty, initialization, output
 from unity_gym.scenes.parameters import EnvironmentParameters
 from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
 from unity_gym.specs import ActionSpec, Array
 from unity_gym.wire.encode import STATUS_OK
 from unity_gym.wire.messages import QUIT, RESET, UnityMessage
-
-if TYPE_CHECKING:
-    from unity_gym.scenes.agents import Agents
-    from unity_gym.scenes.scene import Scene
 
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 _OPTIONS = [
@@ -58,13 +54,29 @@ class Reseeded(Exception):  # noqa: N818
         self.seed = seed
 
 
+class Drawn(Protocol):
+    """What the communicator needs of a scene."""
+
+    areas: int
+
+    def render(self, area: int) -> Array:
+        """Return the image of an area, uint8 (height, width, 3)."""
+
+
+class Acting(Protocol):
+    """What the communicator needs of a kind of agents: the rows that their next actions are written to."""
+
+    continuous: Array
+    discrete: Array
+
+
 class Communicator:
     """Collects what the agents send in a step and exchanges it for their actions.
 
     :param port: where the client listens on this machine
     """
 
-    scene: Scene
+    scene: Drawn
     """What is drawn if the client wants pictures."""
 
     def __init__(self, port: int) -> None:
@@ -94,7 +106,7 @@ class Communicator:
         self.parameters.restart()
         self._actions: dict[str, ActionSpec] = {}
         self._infos: dict[str, list[bytes]] = {}
-        self._waiting: dict[str, list[tuple[Agents, Array]]] = {}
+        self._waiting: dict[str, list[tuple[Acting, Array]]] = {}
         self._pending = False
 
     def connect(self) -> tuple[int, int]:
@@ -105,14 +117,14 @@ class Communicator:
         :raises Quit: the client hung up
         """
         try:
-            reply = self._call(messages.initialization(), wait_for_ready=True, timeout=_DIAL_PATIENCE)
+            reply = self._call(initialization(), wait_for_ready=True, timeout=_DIAL_PATIENCE)
         except grpc.RpcError as error:
             raise PlayerError(
                 f"no ML-Agents client answered on port {self._port} for {_DIAL_PATIENCE:g} s "
                 f"({error.code().name}); start one that listens there, or name its port with --mlagents-port"
             ) from error
         first = UnityMessage.FromString(reply).unity_input.rl_initialization_input
-        self._handle(self._exchange(messages.empty()))  # its command has no listener yet: the scene begins anyway
+        self._handle(self._exchange(empty()))  # its command has no listener yet: the scene begins anyway
         seed, self._new_seed = first.seed if self._new_seed is None else self._new_seed, None
         return seed, first.num_areas
 
@@ -121,7 +133,7 @@ class Communicator:
         self._actions[behavior] = actions
         self._infos.setdefault(behavior, [])
 
-    def put(self, behavior: str, infos: bytes, agents: Agents, asking: Array | None) -> None:
+    def put(self, behavior: str, infos: bytes, agents: Acting, asking: Array | None) -> None:
         """Queue an encoded `ListAgentInfo`; `asking` are the rows that wait for actions, None if they ended."""
         self._infos[behavior].append(infos)
         self._pending = True
@@ -154,7 +166,7 @@ class Communicator:
         new = {name: self._actions[name] for name, sent in infos.items() if sent and name not in self._announced}
         self._announced.update(new)
         self._send_pictures()
-        message = messages.output(infos, new, bytes(self._outgoing))
+        message = output(infos, new, bytes(self._outgoing))
         waiting, self._waiting = self._waiting, {}
         for parts in self._infos.values():
             parts.clear()
@@ -172,9 +184,9 @@ class Communicator:
         return False
 
     @staticmethod
-    def _act(asking: Sequence[tuple[Agents, Array]], encoded: bytes, spec: ActionSpec) -> None:
+    def _act(asking: Sequence[tuple[Acting, Array]], encoded: bytes, spec: ActionSpec) -> None:
         count = sum(len(rows) for _, rows in asking)
-        continuous, discrete = messages.decode_actions(encoded, count, spec)
+        continuous, discrete = decode_actions(encoded, count, spec)
         start = 0
         for agents, rows in asking:
             end = start + len(rows)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from unity_gym.machine import usable_cores
 from unity_gym.specs import Array, DimensionProperty
 from unity_gym.wire.messages import Observation
 from unity_gym.wire.png import decode_png, split_pngs
@@ -166,8 +167,7 @@ def _decode_into(images: Array, data: list[bytes]) -> None:
 @cache
 def _threads() -> int:
     """How many threads decode: the inflating and the unfiltering run without Python's lock."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_MOST_THREADS, usable)
+    return min(_MOST_THREADS, usable_cores())
 
 
 @cache

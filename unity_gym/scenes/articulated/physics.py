@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import os
 
 import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
 
+from unity_gym.machine import usable_cores
 from unity_gym.scenes.articulated.skeleton import Hinge, Skeleton, quaternion_to_mujoco
 from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.rotations import multiply, rotate
@@ -46,8 +46,7 @@ class ArticulatedBodies:
         self._velocities = np.array([1 + model.nq + model.joint(name).dofadr[0] for name in names], np.int64)
         self._tree = _tree(skeleton, model, hinges, self._positions, self._velocities)
 
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = min(cores, count)
+        threads = min(usable_cores(), count)
         self._rollout = Rollout(nthread=threads if threads > 1 else 0)
         self._datas = [mujoco.MjData(model) for _ in range(threads)]
         size = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_FULLPHYSICS)
