@@ -33,6 +33,7 @@ import io
 import os
 import shutil
 import socket
+import sys
 import time
 import warnings
 from collections.abc import Mapping
@@ -443,6 +444,8 @@ def _counts(trial: FrozenTrial) -> bool:
 
 
 def _is_running(process: int) -> bool:
+    if sys.platform == "win32":  # os.kill would end it there; its trial counts as running until --force
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What the wheel holds: every package and every configuration."""
+"""What the wheel holds, and what differs between operating systems."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import configparser
 from pathlib import Path
 
 import pytest
+
+from unity_gym.display import VirtualDisplay
+from unity_gym.errors import PlayerError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,6 +22,31 @@ def test_setup_cfg_lists_every_package() -> None:
         for file in (ROOT / package).rglob("__init__.py")
     }
     assert set(setup["options"]["packages"].split()) == found | {"sb3_ext.configs"}
+
+
+def test_the_changelog_starts_with_the_version_of_setup_cfg() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    headings = [line.split() for line in (ROOT / "docs" / "changelog.md").read_text().splitlines() if line[:3] == "## "]
+    assert headings[0][1] == setup["metadata"]["version"]
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_a_virtual_screen_is_rejected_where_players_do_not_draw_on_it(
+    monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    monkeypatch.setattr("sys.platform", system)
+    with pytest.raises(PlayerError, match="is for Linux"):
+        VirtualDisplay()
+
+
+def test_a_sweep_on_windows_ends_no_process_to_see_whether_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from sb3_ext import sweep
+
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setattr("os.kill", lambda *_: pytest.fail("os.kill ends processes on Windows"))
+    assert sweep._is_running(1)
 
 
 def test_configurations_have_names() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 import uuid
@@ -17,15 +18,19 @@ _SECONDS_TO_START = 10.0
 class VirtualDisplay:
     """A running Xvfb. It ends with `close`, with the last reference to this object or with this process.
 
-    :param width: in pixels
-    :param height: in pixels
-    :raises PlayerError: Xvfb is not installed or does not start
+    :param width: Width in pixels.
+    :param height: Height in pixels.
+    :raises PlayerError: If Xvfb is not installed or does not start, or on macOS and Windows.
     """
 
     name: str
     """What the players need in the environment variable DISPLAY, such as ":1"."""
 
     def __init__(self, width: int = 1280, height: int = 1024) -> None:
+        if sys.platform in ("darwin", "win32"):
+            raise PlayerError(
+                f"display='xvfb' is for Linux; on {sys.platform!r} players draw on the screen: leave display out"
+            )
         program = shutil.which("Xvfb")
         if program is None:
             raise PlayerError(
@@ -47,5 +52,5 @@ class VirtualDisplay:
         self.name = f":{numbers[0]}"
 
     def close(self) -> None:
-        """End it. Can be called any number of times."""
+        """End the server. Further calls do nothing."""
         self._process.end()
