@@ -124,6 +124,13 @@ def test_every_embedded_scene_has_a_configuration() -> None:
     assert ours == {*scenes.split(), "VisualFoodCollector", "WallJump", *limbs, *variants}
 
 
+def test_every_configuration_of_unity_for_an_embedded_scene_is_shipped() -> None:
+    other_scenes = {"ppo/Visual3DBall"}
+    other_names = {"poca/PushBlockCollab": "poca/CooperativePushBlock"}
+    expected = {other_names.get(name, name) for name in official()} - other_scenes
+    assert expected <= {title(path) for path in CONFIGS}
+
+
 def test_defaults_are_those_of_ml_agents() -> None:
     settings = load(None).behavior("Anything")
     assert settings.trainer_type == "ppo"
