@@ -1,12 +1,12 @@
-"""What is learned on the embedded player, in how many steps and how much time.
+"""What memory, attention to entities and action masks contribute to learning on the embedded player.
 
-python tests/benchmarks/learning.py 3DBall                                # unity-learn configs/ppo/3DBall.yaml, seed 0
-python tests/benchmarks/learning.py 3DBall-SAC --seeds 0 1 2              # unity-learn configs/sac/3DBall.yaml
-python tests/benchmarks/learning.py gridworld-maskable --seeds 0 1 2
-python tests/benchmarks/learning.py --tables                              # only write the tables and pictures again
+python tests/benchmarks/ablations.py Hallway-forgetful
+python tests/benchmarks/ablations.py gridworld-maskable --seeds 0 1 2
+python tests/benchmarks/ablations.py --tables                     # only write the tables and pictures again
 
-A run writes its figures to `learning/<run>.json`, a line a seed. From all of them come the tables in
-`learning/README.md`, with the command beside each run, and a picture of the learning curves, `learning/<run>.png`.
+A run writes its figures to `ablations/<run>.json`, a line a seed. From all of them come the tables in
+`ablations/README.md`, with the command beside each run, and a picture of the learning curves, `ablations/<run>.png`.
+What the shipped configurations learn is measured by `learning.py`.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from trainers import summaries
 
-from sb3_ext import PPO, SAC, UnityVecEnv
+from sb3_ext import PPO, UnityVecEnv
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-RESULTS = Path(__file__).with_name("learning")
+RESULTS = Path(__file__).with_name("ablations")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 AN_HOUR = 3600  # seconds, of training
 SORTER_AREAS, SORTER_STEPS = 32, 1_000_000
 STEADY = 5  # summaries
-ALGORITHMS: dict[str, type[PPO | SAC]] = {"ppo": PPO, "sac": SAC}
 EPISODES = 100  # that a policy is judged by, before and after
 
 Figures = dict[str, Any]
@@ -93,7 +92,6 @@ def unity_learn(
     if change is not None:
         change(settings["behaviors"][behavior])
     environment = settings["env_settings"]
-    algorithm = ALGORITHMS[settings["behaviors"][behavior]["trainer_type"]]
     steps = None
     if as_long_as is not None:
         steps = json.loads((RESULTS / f"{as_long_as}.json").read_text(encoding="utf-8"))[str(seed)]["steps"]
@@ -124,9 +122,9 @@ def unity_learn(
             seed=seed + 1000,
         )
         try:
-            model = algorithm.load(newest, env=env)
+            model = PPO.load(newest, env=env)
             after = judge(model, env)
-            untrained = algorithm(type(model.policy), env, seed=seed, policy_kwargs=model.policy_kwargs)
+            untrained = PPO(type(model.policy), env, seed=seed, policy_kwargs=model.policy_kwargs)
             first = judge(untrained, env)
         finally:
             env.close()
@@ -202,26 +200,6 @@ def _processor_seconds() -> float:
 
 RUNS: dict[str, tuple[Callable[[int], Figures], str | None]] = {
     "gridworld-maskable": (gridworld_maskable, gridworld_maskable.__doc__),
-    **{
-        scene: (
-            partial(unity_learn, f"ppo/{scene}.yaml", documented),
-            f"PPO by `unity-learn configs/ppo/{scene}.yaml`, settings that Unity ships. Unity documents {documented}.",
-        )
-        for scene, documented in {
-            "Basic": 0.93,
-            "3DBall": 100,
-            "GridWorld": 0.8,
-            "PushBlock": 4.5,
-            "Match3Vector": 38.5,
-        }.items()
-    },
-    **{
-        f"{scene}-SAC": (
-            partial(unity_learn, f"sac/{scene}.yaml", documented),
-            f"SAC by `unity-learn configs/sac/{scene}.yaml`, settings that Unity ships. Unity documents {documented}.",
-        )
-        for scene, documented in {"Basic": 0.93, "3DBall": 100, "PushBlock": 4.5}.items()
-    },
     "Hallway": (
         partial(unity_learn, "ppo/Hallway.yaml", 0.7),
         "PPO with memory by `unity-learn configs/ppo/Hallway.yaml`, settings that Unity ships, for an hour at most. "
@@ -275,18 +253,19 @@ def learn(model: MaskablePPO | PPO, steps: int) -> Figures:
 def write_tables() -> None:
     """Write the table of all runs that have figures, and a picture for each."""
     lines = [
-        "# What is learned",
+        "# What memory, attention and masks contribute",
         "",
         f"Returns are means of {EPISODES} episodes, ± their standard deviation, with sampled actions. Training is",
         "the time by the clock, processor the time that the learner's process worked, and under unity-learn also the",
-        "player's. Each run's command stands beside it; it writes this file.",
+        "player's. Each run's command stands beside it; it writes this file. Each has one seed: nothing is known about",
+        "the spread over seeds.",
     ]
     for name, (_, told) in RUNS.items():
         path = RESULTS / f"{name}.json"
         if not path.exists():
             continue
         figures = {int(seed): each for seed, each in json.loads(path.read_text(encoding="utf-8")).items()}
-        command = f"python tests/benchmarks/learning.py {name} --seeds {' '.join(map(str, figures))}"
+        command = f"python tests/benchmarks/ablations.py {name} --seeds {' '.join(map(str, figures))}"
         lines += ["", f"## {name}", "", str(told), "", f"`{command}`", ""]
         lines += [
             "| seed | agent-steps | training | processor | return before | return after |",

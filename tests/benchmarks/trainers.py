@@ -34,16 +34,23 @@ PLAYER = Path(__file__).with_name("counting_player.py")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TOO_LONG = 1200  # seconds
 SCENES = {"3DBall": (98.0, 6000), "Basic": (0.93, 1000), "PushBlock": (4.0, 60000)}  # threshold, summary_freq
-_SUMMARY = re.compile(r"step:? (\d+)\b.*mean (?:group )?reward:? (-?[\d.]+\d)", re.IGNORECASE)
+_SUMMARY = re.compile(
+    r"(?:(\S+)\. )?step:? (\d+)\b.*mean (?:group )?reward:? (-?[\d.]+\d)(?:.*ELO: (-?[\d.]+\d))?", re.IGNORECASE
+)
 
 
 class Told(NamedTuple):
-    """A trainer's summary: agent-steps as it counts them, the mean reward, which is that of the groups where there are
-    groups, and the seconds since its start."""
+    """A trainer's summary of a behavior.
+
+    The steps are timesteps as the trainer counts them, the reward is that of the groups where there are groups, the
+    seconds count from the trainer's start, and the rating is not a number without self-play.
+    """
 
     steps: int
     reward: float
     seconds: float
+    behavior: str = ""
+    elo: float = float("nan")
 
 
 class Reached(NamedTuple):
@@ -78,11 +85,14 @@ def decisions(folder: Path) -> int:
     return sum(int(np.fromfile(path, np.int64)[0]) for path in folder.glob("*.decisions"))
 
 
-def summaries(command: list[str], limit: float) -> Iterator[Told]:
-    """What a trainer tells until it ends; it is stopped after `limit` seconds, or when nobody reads on."""
+def summaries(command: list[str], limit: float, folder: Path | None = None) -> Iterator[Told]:
+    """Yield a trainer's summaries until it ends; it is stopped after `limit` seconds, or when the caller stops reading.
+
+    :param folder: Working directory of the trainer.
+    """
     started = time.perf_counter()
     lines = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as trainer:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder) as trainer:
         assert trainer.stdout is not None
         clock = threading.Timer(limit, trainer.send_signal, [signal.SIGINT])
         clock.start()
@@ -90,7 +100,9 @@ def summaries(command: list[str], limit: float) -> Iterator[Told]:
             for line in trainer.stdout:
                 lines.append(line)
                 if found := _SUMMARY.search(line):
-                    yield Told(int(found[1]), float(found[2]), time.perf_counter() - started)
+                    behavior, steps, reward, elo = found.groups()
+                    seconds = time.perf_counter() - started
+                    yield Told(int(steps), float(reward), seconds, behavior or "", float(elo or "nan"))
         except GeneratorExit:
             trainer.send_signal(signal.SIGINT)
             trainer.stdout.read()

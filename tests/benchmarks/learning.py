@@ -1,0 +1,235 @@
+"""Train every configuration in `configs/`, one run at a time, and write the table of results in the documentation.
+
+python tests/benchmarks/learning.py --all                # all runs that are not finished; repeat to resume
+python tests/benchmarks/learning.py ppo/3DBallHard sac/Basic --seeds 0 1 2
+python tests/benchmarks/learning.py ppo/Basic --peer-learn PEER/bin/mlagents-learn
+python tests/benchmarks/learning.py --table              # run nothing, write the table
+
+A run is `unity-learn CONFIG --seed SEED`, or `mlagents-learn` with the same settings on the same player. It ends when
+the mean of the last `STEADY` summaries of each behavior reaches the documented reward, when the configuration's
+`max_steps` are made, or with `--steps` or `--minutes`. `--all` trains each configuration with seed 0, and with seeds 1
+and 2 where that took less than 30 minutes. A finished run is one line of `learning/runs.jsonl` and one learning curve,
+`learning/curves/*.csv`; an interrupted run leaves neither and starts again. `PEER` needs Unity's package `mlagents`
+1.1.0 on Python 3.10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import yaml
+from results import CONFIGS, REPOSITORY, RUNS, STEADY, configurations, documented_rewards, read_runs, write_results
+from trainers import Told, player_of, summaries
+
+DEMONSTRATIONS = REPOSITORY.parent / "shared" / "unity" / "demonstrations"
+OURS, PEER = "unity-learn", "mlagents-learn"
+SHORT = 30 * 60  # seconds; shorter runs are repeated with two more seeds
+
+
+def has_reached(config: str, curves: dict[str, list[Told]]) -> bool:
+    """Return whether each behavior with a documented reward has it in its last summaries."""
+    goals = documented_rewards(config)
+    return bool(goals) and all(
+        len(curve := curves.get(behavior, [])) >= STEADY
+        and statistics.fmean(each.reward for each in curve[-STEADY:]) >= goal
+        for behavior, goal in goals.items()
+    )
+
+
+def train(
+    config: str, seed: int, peer_learn: str | None, limits: argparse.Namespace, demonstrations: Path
+) -> tuple[dict[str, Any], dict[str, list[Told]]]:
+    """Train, and return the line of the run and the summaries of each behavior.
+
+    :param peer_learn: The command `mlagents-learn`; None runs `unity-learn`.
+    :param limits: Timesteps per behavior (`steps`, None for those of the configuration) and `minutes`.
+    :param demonstrations: Folder of the `.demo` files that the configuration reads.
+    """
+    path = CONFIGS / f"{config}.yaml"
+    curves: dict[str, list[Told]] = {}
+    before, started, loads = _processor_seconds(), time.perf_counter(), [os.getloadavg()[0]]
+    end = "max_steps"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "demonstrations").symlink_to(demonstrations.resolve())
+        flags = [f"--seed={seed}", "--run-id=run", f"--results-dir={name}/results", "--no-graphics"]
+        if peer_learn is None:
+            command = [sys.executable, "-m", "sb3_ext.learn", str(path), *flags[:-1]]
+        else:
+            command = [peer_learn, *_peer_settings(path, folder), *flags]
+        with closing(summaries(command, 60 * limits.minutes, folder)) as lines:
+            for each in lines:
+                curves.setdefault(each.behavior, []).append(each)
+                print(config, each.behavior, each.steps, each.reward, f"{each.seconds:.0f} s", flush=True)
+                if has_reached(config, curves):
+                    end = "documented reward"
+                    break
+                if limits.steps is not None and all(curve[-1].steps >= limits.steps for curve in curves.values()):
+                    end = "step limit"
+                    break
+    seconds = time.perf_counter() - started
+    loads.append(os.getloadavg()[0])
+    if end == "max_steps" and seconds >= 60 * limits.minutes:
+        end = "time limit"
+    record = {
+        "config": config,
+        "trainer": OURS if peer_learn is None else PEER,
+        "seed": seed,
+        "reward": {
+            behavior: round(statistics.fmean(each.reward for each in curve[-STEADY:]), 3)
+            for behavior, curve in curves.items()
+        },
+        "steps": {behavior: curve[-1].steps for behavior, curve in curves.items()},
+        "seconds": round(seconds),
+        "processor_seconds": round(_processor_seconds() - before),
+        "cores": os.cpu_count(),
+        "load": [round(load, 1) for load in loads],
+        "shared": max(loads) > (os.cpu_count() or 1) + 1,
+        "end": end,
+        "minutes": limits.minutes,
+        "command": "python tests/benchmarks/learning.py "
+        + shlex.join(_own_arguments(config, seed, peer_learn, limits)),
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    return record, curves
+
+
+def _own_arguments(config: str, seed: int, peer_learn: str | None, limits: argparse.Namespace) -> list[str]:
+    """Return the arguments that repeat this run."""
+    steps = [] if limits.steps is None else ["--steps", str(limits.steps)]
+    peer = [] if peer_learn is None else ["--peer-learn", "PEER/bin/mlagents-learn"]
+    return [config, "--seeds", str(seed), *steps, "--minutes", f"{limits.minutes:g}", *peer]
+
+
+def _peer_settings(path: Path, folder: Path) -> list[str]:
+    """Write a configuration without the name of the embedded player; return it and the flags that name the player."""
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    environment = settings.pop("env_settings")
+    file = folder / path.name
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    player = player_of(environment["env_path"].removeprefix("embedded:"), folder)
+    areas = [f"--num-areas={environment['num_areas']}"] if "num_areas" in environment else []
+    return [str(file), f"--env={player}", *areas]
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of the child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _commit() -> str:
+    """Return the repository's commit, which is empty outside a repository."""
+    command = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def save(record: dict[str, Any], curves: dict[str, list[Told]], folder: Path) -> None:
+    """Write the learning curve of a finished run, then its line, which replaces that of an earlier equal run."""
+    curve = Path("curves", "-".join([record["config"].replace("/", "-"), record["trainer"], f"{record['seed']}.csv"]))
+    (folder / curve.parent).mkdir(parents=True, exist_ok=True)
+    with (folder / curve).open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("behavior", "steps", "reward", "seconds", "elo"))
+        for behavior, lines in curves.items():
+            for each in lines:
+                elo = "" if each.elo != each.elo else each.elo
+                table.writerow((behavior, each.steps, each.reward, round(each.seconds, 1), elo))
+    record = {**record, "curve": str(curve)}
+    runs = [run for run in read_runs(folder) if _key(run) != _key(record) or "until" in run]
+    partial = folder / f"{RUNS}.partial"
+    partial.write_text("".join(json.dumps(run) + "\n" for run in [*runs, record]), encoding="utf-8")
+    partial.replace(folder / RUNS)
+
+
+def _key(run: dict[str, Any]) -> tuple[str, str, int]:
+    return run["config"], run["trainer"], run["seed"]
+
+
+def is_finished(run: dict[str, Any], minutes: float, steps: int | None) -> bool:
+    """Return whether a run need not be repeated under these limits: it ended by itself, or with limits as large."""
+    if "until" in run:
+        return False
+    if run["end"] == "time limit":
+        return bool(run["minutes"] >= minutes)
+    if run["end"] == "step limit":
+        return steps is not None and min(run["steps"].values()) >= steps
+    return run["end"] in {"documented reward", "max_steps"}
+
+
+def open_runs(
+    configs: list[str], trainers: list[str], runs: list[dict[str, Any]], minutes: float, steps: int | None = None
+) -> list[tuple[str, str, int]]:
+    """Return the configuration, trainer and seed of the runs that `--all` still has to make, in their order."""
+    finished = {_key(run): run for run in runs if is_finished(run, minutes, steps)}
+    every = [
+        (config, trainer, seed)
+        for seed in range(3)
+        for trainer in trainers
+        for config in configs
+        if seed == 0 or finished.get((config, trainer, 0), {"seconds": SHORT})["seconds"] < SHORT
+    ]
+    return [key for key in every if key not in finished]
+
+
+def has_files(config: str, demonstrations: Path) -> bool:
+    """Return whether the demonstrations that a configuration reads are there."""
+    text = (CONFIGS / f"{config}.yaml").read_text(encoding="utf-8")
+    names = {Path(line.split("demo_path:")[1].strip()).name for line in text.splitlines() if " demo_path: " in line}
+    return all((demonstrations / name).exists() for name in names)
+
+
+def main() -> None:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configs", nargs="*", metavar="CONFIG", help="such as ppo/3DBall")
+    parser.add_argument("--all", action="store_true", help="every configuration")
+    parser.add_argument("--table", action="store_true", help="run nothing; write the table")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the configurations that are named")
+    parser.add_argument("--steps", type=int, help="timesteps at most (default: max_steps of the configuration)")
+    parser.add_argument("--minutes", type=float, default=120, help="of a run at most (default: 120)")
+    parser.add_argument("--peer-learn", metavar="COMMAND", help="run mlagents-learn, too (--all) or instead")
+    parser.add_argument("--demonstrations", type=Path, default=DEMONSTRATIONS, help="folder of Unity's .demo files")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).with_name("learning"), help="of the results")
+    parser.add_argument("--page", type=Path, default=REPOSITORY / "docs" / "results.md", help="file of the table")
+    arguments = parser.parse_args()
+    if sum((bool(arguments.configs), arguments.all, arguments.table)) != 1:
+        parser.error("give configurations, --all or --table")
+    if unknown := set(arguments.configs) - set(configurations()):
+        parser.error(f"no such configuration: {', '.join(sorted(unknown))}; there are {', '.join(configurations())}")
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    peer = arguments.peer_learn
+    named = [(config, PEER if peer else OURS, seed) for seed in arguments.seeds for config in arguments.configs]
+    without_files = {config for config in configurations() if not has_files(config, arguments.demonstrations)}
+    if missing := sorted(without_files & set(arguments.configs)):
+        parser.error(f"--demonstrations has not the .demo files of {', '.join(missing)}")
+    while True:
+        if arguments.all:
+            configs = [config for config in configurations() if config not in without_files]
+            runs = read_runs(arguments.folder)
+            named = open_runs(configs, [OURS, PEER] if peer else [OURS], runs, arguments.minutes, arguments.steps)
+        if not named:
+            break
+        config, trainer, seed = named.pop(0)
+        record, curves = train(config, seed, peer if trainer == PEER else None, arguments, arguments.demonstrations)
+        save(record, curves, arguments.folder)
+        print(json.dumps(record), flush=True)
+    write_results(arguments.folder, arguments.page)
+
+
+if __name__ == "__main__":
+    main()

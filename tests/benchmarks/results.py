@@ -1,0 +1,193 @@
+"""The table of what each configuration in `configs/` learns, from the runs of `learning.py` and of other benchmarks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CONFIGS = REPOSITORY / "configs"
+RUNS = "runs.jsonl"
+STEADY = 5  # summaries whose mean is a run's reward
+
+DOCUMENTED = {
+    "3DBall": 100.0,
+    "3DBallHard": 100.0,
+    "Basic": 0.93,
+    "CooperativePushBlock": 11.0,
+    "Crawler": 3000.0,
+    "DungeonEscape": 1.0,
+    "FoodCollector": 10.0,
+    "GridWorld": 0.8,
+    "Hallway": 0.7,
+    "Match3Vector": 38.5,
+    "PushBlock": 4.5,
+    "Pyramids": 1.75,
+    "VisualFoodCollector": 10.0,
+    "Walker": 2500.0,
+    "WallJump": 0.8,
+    "Worm": 800.0,
+}
+"""The reward that Unity documents for each scene that has one."""
+
+
+COLUMNS = (
+    *("configuration", "documented", "unity-learn", "seeds", "timesteps", "wall time", "ended by"),
+    *("mlagents-learn", "source"),
+)
+INTRODUCTION = """\
+# Results of the shipped configurations
+
+<!-- written by tests/benchmarks/learning.py: change it there -->
+
+What each configuration in `configs/` learns on the embedded player. {trained} of {configurations} have been
+run. The first command makes the missing runs, one at a time, and writes this page. After an interruption it continues
+with the next run.
+
+```
+python tests/benchmarks/learning.py --all
+python tests/benchmarks/learning.py ppo/3DBall --seeds 0 1 2
+python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-learn    # Unity's trainer
+```
+
+- **documented**: the reward that Unity documents for the scene, whatever the configuration changes in it. Those of
+  Match3 belong to a board of 9 x 8.
+- **unity-learn**: the mean of the last {steady} summaries of training, with sampled actions. For several seeds it is
+  the range; one seed says nothing about the spread. A run that the documented reward ended has been stopped by this
+  very mean: the figure says that the reward was reached, not where longer training ends.
+- **seeds**: all seeds that were run. None is left out.
+- **timesteps**: decisions of all agents and behaviors.
+- **wall time**: from the start of the command. `~`: the machine (2 cores, no GPU) had other work, or it is not recorded
+  whether it had. These times do not compare with others.
+- **ended by**: the documented reward, `max_steps` of the configuration, or a limit. A limit cut the run off; the figure
+  is not what the configuration can reach.
+- **source**: empty for runs of this benchmark. *earlier*: its earlier version, with older code. Other benchmarks have
+  their own numbers of players and areas, which their page names with their commands.
+
+Each run with its command and curve is a line of `tests/benchmarks/learning/runs.jsonl`, with the commit of the code or,
+for figures with a source, the commit that recorded them.
+"""
+
+
+def settings_of(config: str) -> dict[str, Any]:
+    """Return the contents of a configuration such as `ppo/3DBall`."""
+    settings: dict[str, Any] = yaml.safe_load((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"))
+    return settings
+
+
+def configurations() -> list[str]:
+    """Return the names of all configurations that train, those of fewer timesteps first."""
+    names = [str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.glob("*/*.yaml")]
+    return sorted((name for name in names if not name.startswith("sweeps/")), key=lambda name: (max_steps(name), name))
+
+
+def max_steps(config: str) -> int:
+    """Return the timesteps of a configuration's longest behavior."""
+    return max(int(float(behavior["max_steps"])) for behavior in settings_of(config)["behaviors"].values())
+
+
+def documented_rewards(config: str) -> dict[str, float]:
+    """Return the documented reward of each behavior of a configuration that has one."""
+    settings = settings_of(config)
+    scene = settings["env_settings"]["env_path"].removeprefix("embedded:")
+    return dict.fromkeys(settings["behaviors"], DOCUMENTED[scene]) if scene in DOCUMENTED else {}
+
+
+def read_runs(folder: Path) -> list[dict[str, Any]]:
+    """Return the finished runs of a folder, one dictionary per line of its file."""
+    path = folder / RUNS
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def write_results(folder: Path, page: Path) -> None:
+    """Write the page with the table of all configurations."""
+    runs = read_runs(folder)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n".join(results_page(runs)) + "\n", encoding="utf-8")
+
+
+def results_page(runs: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of the page."""
+    rows = [row(config, [run for run in runs if run["config"] == config]) for config in sorted(configurations())]
+    trained = {run["config"] for run in runs if _is_ours(run)}
+    return [
+        INTRODUCTION.format(steady=STEADY, trained=len(trained), configurations=len(rows)),
+        f"| {' | '.join(COLUMNS)} |",
+        "|---" * len(COLUMNS) + "|",
+        *rows,
+    ]
+
+
+def row(config: str, runs: list[dict[str, Any]]) -> str:
+    """Return a configuration's row of the table.
+
+    :param runs: Of this configuration, with any trainer.
+    """
+    goals = documented_rewards(config)
+    documented = ", ".join(f"{goal:g}" for goal in dict.fromkeys(goals.values())) or "none"
+    ours = [run for run in runs if _is_ours(run)]
+    peer = [run for run in runs if run["trainer"] == "mlagents-learn" and "until" not in run]
+    cells = [f"`{config}`", documented]
+    if ours:
+        ends = [run["end"] for run in ours]
+        ended = ", ".join(f"{end} ({ends.count(end)})" if len(set(ends)) > 1 else end for end in dict.fromkeys(ends))
+        seeds = ", ".join(str(run["seed"]) for run in sorted(ours, key=_seed))
+        cells += [rewards(ours), seeds, timesteps(ours), wall_time(ours), ended]
+    else:
+        cells += ["not run yet", "", "", "", ""]
+    peers = [f"{rewards(peer)} (seed {_seeds(peer)}; {timesteps(peer)} timesteps, {wall_time(peer)})"] if peer else []
+    cells.append("; ".join([*peers, *side_by_side(runs)]) or "not run yet")
+    cells.append("; ".join(dict.fromkeys(run["source"] for run in runs if "source" in run)))
+    return "| " + " | ".join(cells) + " |"
+
+
+def side_by_side(runs: list[dict[str, Any]]) -> list[str]:
+    """Return what both trainers took until the first summary with some reward."""
+    texts = []
+    for until in dict.fromkeys(run["until"] for run in runs if "until" in run):
+        both = []
+        for trainer in ("mlagents-learn", "unity-learn"):
+            some = [run for run in runs if run.get("until") == until and run["trainer"] == trainer]
+            if some:
+                both.append(f"{trainer} {timesteps(some)} timesteps, {wall_time(some)} (seed {_seeds(some)})")
+        texts.append(f"first summary ≥ {until:g}: {'; '.join(both)}")
+    return texts
+
+
+def rewards(runs: list[dict[str, Any]]) -> str:
+    """Return the range of the runs' rewards, by behavior where there are several."""
+    behaviors = dict.fromkeys(behavior for run in runs for behavior in run["reward"])
+    texts = {name: span([run["reward"][name] for run in runs if name in run["reward"]]) for name in behaviors}
+    return ", ".join(f"{name} {text}" for name, text in texts.items()) if len(texts) > 1 else "".join(texts.values())
+
+
+def timesteps(runs: list[dict[str, Any]]) -> str:
+    """Return the range of the runs' timesteps, which are those of all behaviors together."""
+    return span([sum(run["steps"].values()) for run in runs])
+
+
+def wall_time(runs: list[dict[str, Any]]) -> str:
+    """Return the range of the runs' wall times, marked unless the machine is known to have had no other work."""
+    return "~" * any(run["shared"] is not False for run in runs) + span([run["seconds"] for run in runs]) + " s"
+
+
+def span(values: list[float]) -> str:
+    """Return the smallest and the largest value."""
+    texts = [f"{value:,}" if isinstance(value, int) else f"{value:.2f}" for value in (min(values), max(values))]
+    return " to ".join(dict.fromkeys(texts))
+
+
+def _is_ours(run: dict[str, Any]) -> bool:
+    return run["trainer"] == "unity-learn" and "until" not in run
+
+
+def _seed(run: dict[str, Any]) -> int:
+    seed: int = run["seed"]
+    return seed
+
+
+def _seeds(runs: list[dict[str, Any]]) -> str:
+    return ", ".join(str(run["seed"]) for run in sorted(runs, key=_seed))
