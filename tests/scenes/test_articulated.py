@@ -191,6 +191,32 @@ def test_what_is_computed_ahead_is_what_is_computed_tick_by_tick() -> None:
     assert ahead.state == pytest.approx(stepwise.state, abs=1e-6)
 
 
+def test_a_target_that_rests_far_away_is_held_and_the_body_moves_as_if_it_were_not() -> None:
+    holding, pushing = (ArticulatedBodies(worm.SKELETON, 2, 5) for _ in range(2))
+    pushing._far = np.inf
+    rng, rows = np.random.default_rng(0), np.arange(2)
+    for bodies in (holding, pushing):
+        bodies.place_target(rows, np.array([[0, 1.65, 20.0], [0, 1.65, 2.5]]))  # the second is ahead of the mouth
+    for decision in range(16):
+        angles, strength = rng.uniform(-0.3, 0.3, (2, 6)), rng.random((2, 6))
+        for bodies in (holding, pushing):
+            bodies.drive(rows, angles, strength)
+            for left in (5, 4, 3, 2, 1):
+                bodies.step(left)
+        assert holding._is_held[0] == (decision > 6)  # it has fallen by then
+        assert not holding._is_held[1]
+    assert holding.position == pytest.approx(pushing.position, abs=1e-4)
+    assert holding.target[0] == pytest.approx(pushing.target[0], abs=1e-3)
+    assert holding.target[1] == pytest.approx(pushing.target[1], abs=1e-3)
+    at_rest = holding.target[0].copy()
+    holding.put(rows[:1], np.array([0, 1.65, 16.0]), about_y(np.zeros(1)))
+    holding.state[0, 1 + holding.models[0].nq + 1] = 8.0  # m/s towards it
+    holding.refresh(rows[:1])
+    for _ in range(60):
+        holding.step(1)
+    assert holding.target[0, 2] > at_rest[2] + 0.5
+
+
 def test_a_missing_mujoco_is_one_error_that_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['mujoco'] = None; from unity_gym.scenes.__main__ import main; "

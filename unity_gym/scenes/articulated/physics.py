@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
 
 from unity_gym.machine import usable_cores
-from unity_gym.scenes.articulated.skeleton import Hinge, Skeleton, quaternion_to_mujoco
+from unity_gym.scenes.articulated.skeleton import GROUND, TARGET_HALF, Hinge, Skeleton, quaternion_to_mujoco
 from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.rotations import multiply, rotate
 from unity_gym.specs import Array
 
 _LIMP = 0.01  # of its greatest force; a rigid drive that is weaker is switched off
+_CLEARANCE = 4.0  # m between a body's reach and a target that it cannot get to before the next decision
+_AT_REST, _STANDS = 0.01, 0.02  # m/s and rad/s, m
 _FREE = 7, 6  # positions and velocities of a body that moves freely
 
 
@@ -60,6 +63,8 @@ class ArticulatedBodies:
         self._targets = [each.eq_data[:, 0] if rigid else None for each in self.models]
         self._limits = [each.actuator_forcerange for each in self.models]
 
+        self._is_held = np.ones(count, bool)
+        self._far = skeleton.reach + _CLEARANCE
         # What is computed ahead: by tick up to the next decision, then by body.
         parts = len(skeleton.parts)
         self._is_ahead = np.zeros(count, bool)
@@ -162,6 +167,7 @@ class ArticulatedBodies:
         """Compute the bodies `rows` from their present state on, from `tick` of the period up to its end."""
         steps = (self._period - tick) * self._substeps
         everyone = len(rows) == len(self.models)
+        self._hold_targets(rows)
         control = self._control[:, :steps] if everyone else self._control[rows, :steps]
         states = np.empty((len(rows), steps, self.state.shape[1]))
         self._rollout.rollout(
@@ -177,6 +183,18 @@ class ArticulatedBodies:
         self._states[rows, tick:] = states[:, self._substeps - 1 :: self._substeps]
         _pose(self._states, self._tree, rows, tick, *self._poses)
         self._is_ahead[rows] = True
+
+    def _hold_targets(self, rows: Array) -> None:
+        """Hold the targets that rest far from their bodies, and let the others fall and be pushed."""
+        place, motion = self._target_slices
+        is_held = _may_be_held(self.state, rows, place.start, motion.start, self._far)
+        for row in rows[is_held != self._is_held[rows]]:
+            self._is_held[row] = held = not self._is_held[row]
+            model = self.models[row]
+            model.body_gravcomp[-1] = held  # the target is the last body, with one shape
+            model.geom_contype[-1] = model.geom_conaffinity[-1] = not held
+            if held:
+                self.state[row, motion] = 0
 
 
 def _tree(
@@ -266,6 +284,27 @@ def _pose(
                 if c[0] != 0 or c[1] != 0 or c[2] != 0:
                     rotate(rotation[tick, row, part], c[0], c[1], c[2], arm)
                     _add_cross(angular_velocity[tick, row, part], arm, velocity[tick, row, part])
+
+
+@inner_kernel
+def _is_at_rest(state: Array, place: int, motion: int) -> bool:
+    """Whether a target stands on the ground; `place` and `motion`: of the target, in a state."""
+    for i in range(_FREE[1]):
+        if abs(state[motion + i]) > _AT_REST:
+            return False
+    above: float = state[place + 2] - GROUND - TARGET_HALF
+    return abs(above) < _STANDS
+
+
+@kernel
+def _may_be_held(states: Array, rows: Array, place: int, motion: int, far: float) -> Array:
+    """Return whose target stands still at least `far` (m) from the root, bool (k)."""
+    held = np.zeros(len(rows), np.bool_)
+    for index, row in enumerate(rows):
+        state = states[row]
+        apart = math.hypot(state[place] - state[1], state[place + 1] - state[2])
+        held[index] = apart > far and _is_at_rest(state, place, motion)
+    return held
 
 
 @inner_kernel

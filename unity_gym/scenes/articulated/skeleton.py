@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -17,7 +18,7 @@ Vector: TypeAlias = tuple[float, float, float]
 TICK = 1 / 75  # s
 GRAVITY = 1.5 * 9.81  # m/s²
 GROUND = 0.5  # m, the height of the ground
-_HALF_GROUND = 50.0  # m; the walls stand at its edges
+_INSIDE = 49.5  # m from the middle to the walls
 _FRICTION = 0.6
 _STIFFEST = 0.9  # of a drive's compliance, MuJoCo's impedance d
 _CONTACT_IMPEDANCE = (0.8, 0.8, 0.001, 0.5, 2.0)
@@ -170,6 +171,24 @@ class Skeleton:
         """The index of each part's parent; -1 for the root."""
         return [self.names.index(part.parent) if part.parent else -1 for part in self.parts]
 
+    @property
+    def reach(self) -> float:
+        """How far from the root's center any point of the body can get, at most (m)."""
+        centers: dict[str, float] = {}
+        tips = []
+        for part in self.parts:
+            centers[part.name] = 0.0
+            if part.parent:
+                offset, turned = self.relative(part)
+                arm = np.empty(3)
+                rotate(turned, *part.anchor, arm)
+                centers[part.name] = centers[part.parent] + math.dist(offset, -arm) + math.hypot(*part.anchor)
+            tips += [
+                centers[part.name] + math.hypot(*shape.center) + math.hypot(*shape.half) + shape.radius
+                for shape in (part.shape, *part.extra)
+            ]
+        return max(tips)
+
     def compile(self) -> mujoco.MjModel:
         """Make a MuJoCo model of the body, a target cube, the ground and four walls.
 
@@ -184,12 +203,14 @@ class Skeleton:
         spec.option.integrator = (
             mujoco.mjtIntegrator.mjINT_EULER if self.drive.rigid else mujoco.mjtIntegrator.mjINT_IMPLICITFAST
         )
+        # The same solutions as with the defaults, sooner: few rows share joints, bodies have one shape each, and the
+        # target is no island of its own while it is held.
+        spec.option.jacobian = mujoco.mjtJacobian.mjJAC_SPARSE
+        spec.option.disableflags = mujoco.mjtDisableBit.mjDSBL_MIDPHASE | mujoco.mjtDisableBit.mjDSBL_ISLAND
         world = spec.worldbody
-        _finish(world.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=[50, 50, 1], pos=[0, 0, GROUND]), self.drive)
+        _add_plane(world, [0, 0, GROUND], [0, 0, 1], self.drive)
         for x, z in ((1, 0), (-1, 0), (0, 1), (0, -1)):
-            size = [0.5 if x else _HALF_GROUND, 0.5 if z else _HALF_GROUND, 20]
-            pos = [_HALF_GROUND * x, _HALF_GROUND * z, GROUND + 20]
-            _finish(world.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=size, pos=pos), self.drive)
+            _add_plane(world, [-_INSIDE * x, -_INSIDE * z, 0], [x, z, 0], self.drive)
         bodies: dict[str, mujoco.MjsBody] = {"": world}
         for part in self.parts:
             position, rotation = self.relative(part)
@@ -210,7 +231,8 @@ class Skeleton:
                 self._add_drive(spec, name)
             for shape in (Shape(part.shape.half, part.shape.radius, part.shape.center, part.mass), *part.extra):
                 _add_shape(body, shape, self.drive)
-        target = world.add_body(name="target", pos=[0, 0, GROUND + TARGET_HALF])
+        # With its weight compensated and no contacts, the target costs nothing; `ArticulatedBodies` switches both.
+        target = world.add_body(name="target", pos=[0, 0, GROUND + TARGET_HALF], gravcomp=1)
         target.add_freejoint()
         box = Shape((TARGET_HALF,) * 3, 0.0, mass=_TARGET_MASS)
         _add_shape(target, box, self.drive)
@@ -239,6 +261,12 @@ class Skeleton:
             actuator.set_to_position(kp=drive.stiffness, kv=drive.damping)
             actuator.forcelimited = 1
             actuator.forcerange = [-drive.max_force / 2, drive.max_force / 2]
+
+
+def _add_plane(world: mujoco.MjsBody, position: list[float], normal: list[float], drive: Drive) -> None:
+    rotation = np.empty(4)
+    mujoco.mju_quatZ2Vec(rotation, np.asarray(normal, float))
+    _finish(world.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], pos=position, quat=rotation), drive)
 
 
 def _add_shape(body: mujoco.MjsBody, shape: Shape, drive: Drive) -> None:
