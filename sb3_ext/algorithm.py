@@ -537,8 +537,11 @@ class UnityAlgorithm(BaseAlgorithm):
         self.stop_replicas()
         super().set_parameters(load_path_or_dict, exact_match, device)
 
-    def export_onnx(self, path: str | os.PathLike[str]) -> None:
+    def export_onnx(self, path: str | os.PathLike[str], deterministic: bool = False) -> None:
         """Write the policy as a model file that Unity loads; see `sb3_ext.export.export_onnx`.
+
+        :param deterministic: Of a policy that reads its previous action: whether the file always gives the most likely
+            actions; by default it always samples.
 
         :raises UnityGymError: If `export_onnx` raises, or the environment's `VecNormalize` normalizes observations
         """
@@ -549,7 +552,7 @@ class UnityAlgorithm(BaseAlgorithm):
                 "the policy reads what VecNormalize made of the observations, and a model file has no place for its "
                 "statistics: learn with normalize=True in policy_kwargs and VecNormalize(norm_obs=False)"
             )
-        export_onnx(self.policy, path)
+        export_onnx(self.policy, path, deterministic)
 
     def _excluded_save_params(self) -> list[str]:
         of_acting = ["_agents", "_steps", "_collector", "_generator", "_running", "_acting_copy"]

@@ -323,7 +323,7 @@ class BC(UnityAlgorithm):
 
     def _read(self, recording: DemonstrationSource) -> Expert:
         policy = self.policy
-        return Expert(recording, policy.columns.spec, policy.settings.memory_size, self.device)
+        return Expert(recording, policy.columns.spec, policy.body.state_size, self.device)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "teacher", "_expert"]
@@ -442,7 +442,7 @@ class BC(UnityAlgorithm):
 
     def _train(self, teacher: Teacher, callback: BaseCallback | None) -> bool:
         policy = self.policy
-        rollout, number = teacher.recorded(policy.settings.memory_size, self.device)
+        rollout, number = teacher.recorded(policy.body.state_size, self.device)
         sequences = rollout.sequences(sequence_length(policy))
         is_new = number >= self._trained
         self._trained = teacher.number

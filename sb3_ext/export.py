@@ -22,7 +22,7 @@ OPSET = 9  # the lowest that Unity reads; every network here can be said in it
 _FORBIDDEN = 1e8  # taken from the logits of choices that the mask forbids
 
 
-def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str]) -> None:
+def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str], deterministic: bool = False) -> None:
     """Write the actor of a policy as Unity's model file of version 3, opset 9.
 
     Inputs, float32 with the batch n first: `obs_0`, `obs_1`, … (n, *shape) one a sensor, images in 0…1;
@@ -35,13 +35,18 @@ def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str]) -> None:
     The sensors are those of `policy.columns`: of the behavior, where the policy learned on a `UnityVecEnv` that was
     not wrapped; one a key of the observation space elsewhere. The file takes its place only once it is complete.
 
+    A policy that reads its previous action stores it in `recurrent_out`, and Unity does not report whether it executed
+    the sampled or the deterministic one. So both outputs of such a file have the same actions.
+
     :param policy: stays as it is, and so does torch's random state
     :param path: of the file; its folder exists
+    :param deterministic: Of a policy that reads its previous action: whether the file always gives the most likely
+        actions; by default it always samples.
     :raises UnityGymError: continuous actions without bounds, which have no −1…1
     :raises OSError: the file cannot be written
     """
     path = Path(path)
-    actor = _Actor(policy).eval()
+    actor = _Actor(policy, deterministic).eval()
     inputs = actor.example()
     names = actor.output_names
     constant = {name for name in names if name in dict(actor.named_buffers())}
@@ -93,8 +98,9 @@ class _Actor(nn.Module):
     continuous_action_output_shape: torch.Tensor
     discrete_action_output_shape: torch.Tensor
 
-    def __init__(self, policy: AgentPolicy) -> None:
+    def __init__(self, policy: AgentPolicy, deterministic: bool) -> None:
         super().__init__()
+        self.deterministic = deterministic
         self.spec = policy.columns.spec
         low, high = policy.columns.low, policy.columns.high
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -104,7 +110,7 @@ class _Actor(nn.Module):
             )
         self.body, self.head = copy.deepcopy((policy.body, policy.head))
         self.scaling = policy.action_scaling
-        self.memory = policy.settings.memory_size
+        self.memory = policy.body.state_size
         action = self.spec.action_spec
         for name, value in {
             "low": low,
@@ -140,15 +146,28 @@ class _Actor(nn.Module):
         features, memory = self.body(inputs[:sensors], inputs[-1].squeeze(1) if self.memory else None)
         mean, log_std, logits = self.head(features)
         outputs = [self.version_number, self.memory_size]
+        action_size = self.body.action_size
+        previous: list[torch.Tensor] = []  # parts of the action that the next decision reads
         if mean is not None:
-            sample = mean + torch.randn_like(mean) * log_std.exp()
-            outputs += [self._scaled(sample), self.continuous_action_output_shape, self._scaled(mean)]
+            sample, mode = self._scaled(mean + torch.randn_like(mean) * log_std.exp()), self._scaled(mean)
+            if action_size:
+                sample = mode = mode if self.deterministic else sample
+                previous.append(sample)
+            outputs += [sample, self.continuous_action_output_shape, mode]
         if logits is not None:
             branches = self._branches(logits, inputs[sensors])
-            samples = [torch.multinomial(branch, 1) for branch in branches]
-            modes = [branch.argmax(1, keepdim=True) for branch in branches]
-            outputs += [torch.cat(samples, 1), self.discrete_action_output_shape, torch.cat(modes, 1)]
+            samples = torch.cat([torch.multinomial(branch, 1) for branch in branches], 1)
+            modes = torch.cat([branch.argmax(1, keepdim=True) for branch in branches], 1)
+            if action_size:
+                samples = modes = modes if self.deterministic else samples
+                sizes = self.spec.action_spec.discrete_branches
+                previous += [
+                    nn.functional.one_hot(samples[:, index], size).to(memory.dtype) for index, size in enumerate(sizes)
+                ]
+            outputs += [samples, self.discrete_action_output_shape, modes]
         if memory is not None:
+            if action_size:
+                memory = torch.cat([*previous, memory[:, action_size:]], 1)
             outputs.append(memory.unsqueeze(1))
         return tuple(outputs)
 

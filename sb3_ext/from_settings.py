@@ -88,7 +88,7 @@ def _build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str) ->
             "vis_encode_type": network.vis_encode_type,
             "goal_conditioning_type": network.goal_conditioning_type,
         }
-        | ({} if memory is None else {"memory_size": memory.memory_size, "sequence_length": memory.sequence_length}),
+        | ({} if memory is None else memory.model_dump()),
         "device": device,
         "threaded": settings.threaded,
     }

@@ -10,6 +10,7 @@ import torch
 
 from sb3_ext.distributions import CONTINUOUS_LIMIT, Branches
 from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_recording
+from sb3_ext.networks.actions import action_features
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.rollout import Batch, Rollout
 from unity_gym.errors import UnityGymError
@@ -40,7 +41,8 @@ def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
     """
     spec = policy.columns.spec.action_spec
     memory = batch.memory if policy.settings.memory_size else None
-    mean, _, logits = policy.head(policy.body(batch.observations, memory, batch.length)[0])
+    previous = _previous_actions(policy, batch)
+    mean, _, logits = policy.head(policy.body(batch.observations, memory, batch.length, actions=previous)[0])
     numbers, choices = batch.actions.tensor_split([spec.continuous_size], dim=1)
     error = log_probs = agrees = None
     if mean is not None:
@@ -52,6 +54,15 @@ def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
         log_probs = torch.cat(branches.log_prob_columns(choices), 1)
         agrees = torch.cat(branches.mode(), 1) == choices
     return Comparison(error, log_probs, agrees)
+
+
+def _previous_actions(policy: AgentPolicy, batch: Batch) -> torch.Tensor | None:
+    """Return the expert's actions as `AgentPolicy.previous_actions` does those of the actor."""
+    if not policy.body.action_size:
+        return None
+    spec = policy.columns.spec.action_spec
+    numbers, choices = batch.actions.tensor_split([spec.continuous_size], dim=1)
+    return action_features(torch.cat([numbers.clamp(-1, 1), choices], 1), spec)
 
 
 def imitation_loss(comparison: Comparison, batch: Batch) -> torch.Tensor:
@@ -75,7 +86,8 @@ def refresh_memory(policy: AgentPolicy, rollout: Rollout) -> None:
     length = sequence_length(policy)
 
     def after(batch: Batch) -> torch.Tensor:
-        memory: torch.Tensor = policy.body(batch.observations, batch.memory, length)[1]
+        previous = _previous_actions(policy, batch)
+        memory: torch.Tensor = policy.body(batch.observations, batch.memory, length, actions=previous)[1]
         return memory
 
     if policy.settings.memory_size:
@@ -148,7 +160,7 @@ class BehavioralCloning:
     def _read(self) -> Expert:
         if self._expert is None:
             policy = self._policy
-            self._expert = Expert(self.demonstrations, policy.columns.spec, policy.settings.memory_size, policy.device)
+            self._expert = Expert(self.demonstrations, policy.columns.spec, policy.body.state_size, policy.device)
         return self._expert
 
     def learning_rate_at(self, num_timesteps: int) -> float:

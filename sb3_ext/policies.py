@@ -16,6 +16,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from sb3_ext.agents import SpaceAdapter, memory_before
 from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution, ActionHead, SquashedActionHead
 from sb3_ext.networks import NetworkBody
+from sb3_ext.networks.actions import action_features
 from sb3_ext.networks.layers import linear, xavier_rows
 from sb3_ext.rollout import Batch, Rollout, as_tensor
 from sb3_ext.sb3_names import SB3_NETWORKS, network_settings
@@ -104,6 +105,29 @@ class AgentPolicy(BasePolicy):
         """Actions (n, columns), as `act` gives them → what the environment gets."""
         raise NotImplementedError
 
+    def _bounded(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Raw continuous actions (n, size) → those that the environment gets, in `[-1, 1]`."""
+        raise NotImplementedError
+
+    def previous_actions(self, actions: torch.Tensor) -> torch.Tensor | None:
+        """Return actions (n, columns), as `act` gives them, as the recurrent network reads them at the next decision.
+
+        :return: (n, size), see `action_features`; None if the network does not read them.
+        """
+        if not self.body.action_size:
+            return None
+        spec = self.columns.spec.action_spec
+        numbers, choices = actions.tensor_split([spec.continuous_size], dim=1)
+        return action_features(torch.cat([self._bounded(numbers), choices], 1), spec)
+
+    def _with_actions(self, memory: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Return the recurrent state (n, memory size) after decisions, with their actions (n, columns)."""
+        features = self.previous_actions(actions)
+        if features is None:
+            return memory
+        parts = memory.view(len(memory), -1, self.body.state_size)[:, :, self.body.action_size :]
+        return torch.cat([features.unsqueeze(1).expand(-1, parts.shape[1], -1), parts], 2).flatten(1)
+
     def _copy_without(self, parts: Iterable[Any]) -> Self:
         """Return a deep copy that has None instead of these parts."""
         apart: dict[int, Any] = {id(part): None for part in (*parts, self.optimizer)}
@@ -118,7 +142,7 @@ class AgentPolicy(BasePolicy):
     def actor(self) -> Self:
         """Return a copy that acts with the recurrent state of the actor alone; it has no critics and no optimizer."""
         actor = self._copy_without(self._learning_parts())
-        actor.memory_size = self.settings.memory_size
+        actor.memory_size = self.body.state_size
         return actor
 
     def _learning_parts(self) -> list[Any]:
@@ -291,7 +315,7 @@ class UnityPolicy(AgentPolicy):
         self._build_critics(len(value_heads), shared_critic, second_critic)
         if self.network_defaults.get("ortho_init", False) if ortho_init is None else ortho_init:
             self._initialize_orthogonally()
-        self.memory_size = self.settings.memory_size * (1 + len(self._critics))
+        self.memory_size = self.body.state_size * (1 + len(self._critics))
         self.optimizer = optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def _build_critics(self, heads: int, shared_critic: bool, second_critic: str | None) -> None:
@@ -391,12 +415,13 @@ class UnityPolicy(AgentPolicy):
         distribution = self._distribution(features, masks)
         distribution.generator = generator
         actions = distribution.get_actions(deterministic)
-        return actions, distribution.log_prob_columns(actions), memory
+        return actions, distribution.log_prob_columns(actions), self._with_actions(memory, actions)
 
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
         """Values (m, critics, signals) and log-probabilities (m, columns) of decisions, and their distribution."""
         features, distribution = self._decided(batch)
-        values = self._values(features, batch.inputs(self.body), self._memory_of(batch), batch.length)
+        previous = self.previous_actions(batch.actions)
+        values = self._values(features, batch.inputs(self.body), self._memory_of(batch), batch.length, previous)
         return values, distribution.log_prob_columns(batch.actions), distribution
 
     def log_probs(self, batch: Batch) -> torch.Tensor:
@@ -405,7 +430,8 @@ class UnityPolicy(AgentPolicy):
 
     def _decided(self, batch: Batch) -> tuple[torch.Tensor, ActionDistribution]:
         """Return the actor's features (m, features), and the distribution of the batch's decisions."""
-        features, _ = self.body(batch.inputs(self.body), self._memory_of(batch)[0], batch.length)
+        previous = self.previous_actions(batch.actions)
+        features, _ = self.body(batch.inputs(self.body), self._memory_of(batch)[0], batch.length, actions=previous)
         masks = batch.action_masks if self.columns.spec.action_spec.discrete_size else None
         return features, self._distribution(features, masks)
 
@@ -448,13 +474,15 @@ class UnityPolicy(AgentPolicy):
         observations: Sequence[torch.Tensor],
         parts: list[torch.Tensor | None],
         length: int = 1,
+        previous: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Of all critics; `features` are the actor's, which a shared critic reads."""
         if self._critics:
-            features = self._critics[0](observations, parts[1], length)[0]
+            features = self._critics[0](observations, parts[1], length, actions=previous)[0]
         values = [self.value_head(features)]
         if self.second_critic is not None and self.second_value_head is not None:
-            values.append(self.second_value_head(self.second_critic(observations, parts[2], length)[0]))
+            second = self.second_critic(observations, parts[2], length, actions=previous)[0]
+            values.append(self.second_value_head(second))
         return torch.stack(values, 1)
 
     @property
@@ -464,7 +492,7 @@ class UnityPolicy(AgentPolicy):
 
     def _split(self, memory: torch.Tensor) -> list[torch.Tensor | None]:
         """Return the actor's part of the memory and that of each separate critic."""
-        size = self.settings.memory_size
+        size = self.body.state_size
         return [*torch.split(memory, size, 1)] if size else [None] * (1 + len(self._critics))
 
     @torch.no_grad()
@@ -473,8 +501,9 @@ class UnityPolicy(AgentPolicy):
         length = self.settings.sequence_length
 
         def after(batch: Batch) -> torch.Tensor:
+            previous = self.previous_actions(batch.actions)
             parts = [
-                body(batch.inputs(self.body), part, length)[1]
+                body(batch.inputs(self.body), part, length, actions=previous)[1]
                 for body, part in zip([self.body, *self._critics], self._split(batch.memory), strict=True)
             ]
             return torch.cat(parts, 1)
@@ -488,6 +517,14 @@ class UnityPolicy(AgentPolicy):
 
     def _learning_parts(self) -> list[Any]:
         return [self.critic, self.value_head, self.second_critic, self.second_value_head]
+
+    def _bounded(self, numbers: torch.Tensor) -> torch.Tensor:
+        if self.action_scaling == "unity":
+            return numbers.clamp(-CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
+        low, high = (torch.as_tensor(bound).to(numbers) for bound in (self.columns.low, self.columns.high))
+        clipped = torch.minimum(torch.maximum(numbers, low), high)
+        scaled = (clipped - (high + low) / 2) / ((high - low) / 2)
+        return torch.where(torch.isfinite(high - low), scaled, clipped)
 
     def environment_actions(self, actions: Array) -> ActionTuple:
         """Raw actions (n, columns) → what the environment gets."""

@@ -157,7 +157,8 @@ class BehaviorRecord:
                     arrays |= prefixed(str(number), part.arrays())
                 write(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
             try:
-                self._checkpoints.save(self.model, newest)
+                deterministic = self.settings.network_settings.deterministic
+                self._checkpoints.save(self.model, newest, deterministic=deterministic)
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise

@@ -322,12 +322,19 @@ class Checkpoints:
         """Return the one with most steps, or None."""
         return next(reversed(self.by_step().values()), None)
 
-    def save(self, model: PPO | SAC, reward: float | None, state: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        model: PPO | SAC,
+        reward: float | None,
+        state: Mapping[str, Any] | None = None,
+        deterministic: bool = False,
+    ) -> None:
         """Write one, and delete the oldest that are too many.
 
         :param model: Model to save.
         :param reward: Mean return of the newest episodes.
         :param state: Further state of the training, which `resume` returns; see `write_checkpoint`.
+        :param deterministic: See `export_onnx`.
         :raises UnityGymError: If it cannot be written.
         """
         step = model.num_timesteps
@@ -346,7 +353,7 @@ class Checkpoints:
         # The network first: where there is a checkpoint, there is its network too.
         with _saving(path):
             self.folder.mkdir(parents=True, exist_ok=True)
-            model.export_onnx(path.with_suffix(".onnx"))
+            model.export_onnx(path.with_suffix(".onnx"), deterministic)
         try:
             write(path, content.getvalue())
         except UnityGymError:

@@ -424,7 +424,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             target = torch.addcmul(rewards, discount, next_value)
 
         # J(Q) = ½ (Q − y)², averaged over the reward signals
-        states, _ = policy.critic.observe(batch.inputs, memory, batch.length)
+        states, _ = policy.critic.observe(batch.inputs, memory, batch.length, policy.previous_actions(batch.actions))
         done = batch.actions
         q = policy.critic(states, done[:, : action.continuous_size] if action.continuous_size else None)
         if action.discrete_size:
@@ -481,7 +481,9 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         observe = self.policy.critic_target.observe
         if memory is None:
             return observe(batch.next_inputs)[0]
-        states = observe(batch.state_inputs, memory, batch.length + 1)[0].view(batch.sequences, batch.length + 1, -1)
+        previous = self.policy.previous_actions(batch.actions)
+        states = observe(batch.state_inputs, memory, batch.length + 1, previous)[0]
+        states = states.view(batch.sequences, batch.length + 1, -1)
         return states[:, 1:].flatten(0, 1)
 
     def _soft_value(

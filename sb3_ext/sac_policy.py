@@ -89,7 +89,7 @@ class UnitySACPolicy(AgentPolicy):
         coefficients = action.discrete_size + bool(action.continuous_size)
         self.log_ent_coef = nn.Parameter(torch.full((coefficients,), init_entcoef).log())
         """Of the continuous numbers, where there are any, then of each branch."""
-        self.memory_size = 2 * self.settings.memory_size
+        self.memory_size = 2 * self.body.state_size
         self.actor_parameters = [*self.body.parameters(), *self.head.parameters()]
         self._critic_parameters = list(self.critic.parameters())
         self._target_parameters = list(self.critic_target.parameters())
@@ -114,7 +114,7 @@ class UnitySACPolicy(AgentPolicy):
                 assert others is not None
                 memory = torch.cat([after, others], 1)
         actions = self._actions(features, masks).act(deterministic, generator)
-        return actions, actions[:, :0], memory
+        return actions, actions[:, :0], self._with_actions(memory, actions)
 
     def _copy_without(self, parts: Iterable[Any]) -> Self:
         lists = (self.actor_parameters, self._critic_parameters, self._target_parameters)
@@ -135,7 +135,8 @@ class UnitySACPolicy(AgentPolicy):
                 following = self.body(batch.next_inputs)[0]
         else:
             # The memory runs through each sequence and on to the state after its last decision.
-            states = self.body(batch.state_inputs, self.split(batch.memory)[0], batch.length + 1)[0]
+            memory, previous = self.split(batch.memory)[0], self.previous_actions(batch.actions)
+            states = self.body(batch.state_inputs, memory, batch.length + 1, actions=previous)[0]
             states = states.view(batch.sequences, batch.length + 1, -1)
             current, following = states[:, :-1].flatten(0, 1), states[:, 1:].flatten(0, 1).detach()
         with torch.no_grad():
@@ -153,8 +154,11 @@ class UnitySACPolicy(AgentPolicy):
 
     def split(self, memory: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return the actor's and the critics' part of the memory (n, memory size)."""
-        size = self.settings.memory_size
+        size = self.body.state_size
         return (memory[:, :size], memory[:, size:]) if size else (None, None)
+
+    def _bounded(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers
 
     def environment_actions(self, actions: Array) -> ActionTuple:
         """AgentTableLike (n, columns) → what the environment gets."""

@@ -7,6 +7,11 @@ import torch
 from unity_gym.specs import ActionSpec
 
 
+def action_features_size(spec: ActionSpec) -> int:
+    """Return the width of `action_features`."""
+    return spec.continuous_size + sum(spec.discrete_branches)
+
+
 def action_features(actions: torch.Tensor, spec: ActionSpec) -> torch.Tensor:
     """Return actions as float (m, continuous size + sum of branches).
 

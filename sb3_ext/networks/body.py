@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from sb3_ext.networks.actions import action_features_size
 from sb3_ext.networks.conditioning import GoalConditionedLayer
 from sb3_ext.networks.encoders import visual_encoder
 from sb3_ext.networks.entities import WIDTH, EntityAttention
@@ -31,6 +32,8 @@ class NetworkSettings:
         any other
     :param memory_size: numbers of LSTM memory, even; 0 for none
     :param sequence_length: decisions through which the memory is trained
+    :param use_previous_action: The LSTM also reads the agent's previous action, which is zeros at the start of an
+        episode.
     :param net_arch: Widths of the dense layers, instead of `num_layers` of `hidden_units`; the width of encodings
         stays `hidden_units`.
     :param activation_fn: Activation behind each dense layer.
@@ -48,6 +51,7 @@ class NetworkSettings:
     goal_conditioning_type: str = "hyper"
     memory_size: int = 0
     sequence_length: int = 64
+    use_previous_action: bool = False
     net_arch: tuple[int, ...] | None = None
     activation_fn: type[nn.Module] = nn.SiLU
     normalize_images: bool = True
@@ -66,6 +70,10 @@ class NetworkSettings:
             raise UnityGymError(f"the widths of net_arch must be at least 1, got {list(self.widths)}")
         if self.memory_size < 0 or self.memory_size % 2:
             raise UnityGymError(f"memory_size is even, or 0 for no memory; got {self.memory_size}")
+        if self.use_previous_action and not self.memory_size:
+            raise UnityGymError(
+                "use_previous_action must come with memory_size, got memory_size=0: the LSTM reads the previous action"
+            )
         if self.goal_conditioning_type not in ("hyper", "none"):
             raise InvalidValueError(f"goal_conditioning_type is 'hyper' or 'none', not {self.goal_conditioning_type!r}")
 
@@ -226,7 +234,10 @@ class NetworkBody(Encoding):
         self.goal_layer = None
         if self.goals:
             self.goal_layer = GoalConditionedLayer((size, *widths)[-2], width, len(self.goals))
-        self.memory = Memory(width, settings.memory_size) if settings.memory_size else None
+        self.memory = None
+        if settings.memory_size:
+            action_size = action_features_size(spec.action_spec) if settings.use_previous_action else 0
+            self.memory = Memory(width, settings.memory_size, action_size)
         self.features = settings.memory_size // 2 or width
 
     def forward(
@@ -235,12 +246,14 @@ class NetworkBody(Encoding):
         memory: torch.Tensor | None = None,
         length: int = 1,
         extra: torch.Tensor | None = None,
+        actions: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Features of n rows, which are sequences of `length` rows where there is memory.
 
         :param observations: one (n, *shape) a sensor; images as uint8 0…255 or float 0…1; or what `prepare` returns
-        :param memory: (n / length, memory_size), before the first row of each sequence; None without memory
+        :param memory: (n / length, state_size), before the first row of each sequence; None without memory
         :param extra: (n, extra size); None without
+        :param actions: (n, action size), features of the actions of the rows; see `Memory.forward`
         :return: (n, features), and the memory after the last row of each sequence
         """
         x = self.encode(observations)
@@ -254,5 +267,15 @@ class NetworkBody(Encoding):
             x = self.goal_layer(x, goal)
         if self.memory is None or memory is None:
             return x, None
-        x, memory = self.memory(x, memory.to(x.dtype), length)
+        x, memory = self.memory(x, memory.to(x.dtype), length, actions=actions)
         return x, memory
+
+    @property
+    def state_size(self) -> int:
+        """Size of the recurrent state, with the previous action if it is read; 0 without memory."""
+        return 0 if self.memory is None else self.memory.state_size
+
+    @property
+    def action_size(self) -> int:
+        """Numbers of the previous action in the recurrent state; 0 if it is not read."""
+        return 0 if self.memory is None else self.memory.action_size

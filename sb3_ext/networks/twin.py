@@ -78,11 +78,15 @@ class TwinCritic(nn.Module):
         self.head = TwinLinear(size, signals * self._shape[-1], xavier_rows)
 
     def observe(
-        self, observations: Sequence[torch.Tensor], memory: torch.Tensor | None = None, length: int = 1
+        self,
+        observations: Sequence[torch.Tensor],
+        memory: torch.Tensor | None = None,
+        length: int = 1,
+        actions: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the state, as `forward` reads it; as `NetworkBody.forward`."""
         if isinstance(self.body, NetworkBody):
-            return self.body(observations, memory, length)  # type: ignore[no-any-return]
+            return self.body(observations, memory, length, actions=actions)  # type: ignore[no-any-return]
         return self.body.encode(observations), None
 
     def forward(self, states: torch.Tensor, actions: torch.Tensor | None) -> torch.Tensor:

@@ -167,6 +167,8 @@ class Memory(Block):
     """Decisions per training sequence of the LSTM."""
     memory_size: Count = 128
     """Size of the recurrent state; even."""
+    use_previous_action: Flag = False
+    """The LSTM also reads the agent's previous action."""
 
     @field_validator("memory_size")
     @classmethod
@@ -272,7 +274,7 @@ class SACHyperparameters(Hyperparameters):
     buffer_size: Count = 50000
     learning_rate_schedule: Schedule = "constant"
     buffer_init_steps: CountOrZero = 0
-    """Timesteps with random actions before the first update."""
+    """Timesteps before the first update; also after `--resume`, unless `save_replay_buffer` is set."""
     tau: Annotated[Number, Gt(0), Le(1)] = 0.005
     """Fraction by which the target network moves to the critic per gradient step."""
     steps_per_update: Positive = 1.0
