@@ -109,6 +109,13 @@ def test_a_run_ends_when_every_behavior_has_the_documented_reward() -> None:
     assert not learning.has_reached("poca/SoccerTwos", {"SoccerTwos": good})  # Unity documents no reward
 
 
+def test_a_trainer_that_ends_early_has_not_made_its_steps() -> None:
+    curve = [learning.Told(steps, 0.1, 1.0, "Basic") for steps in (2_000, 498_500)]
+    assert learning.has_all_steps("ppo/Basic", {"Basic": curve})
+    assert not learning.has_all_steps("ppo/Basic", {"Basic": curve[:1]})
+    assert not learning.has_all_steps("ppo/Basic", {})
+
+
 def test_the_page_is_that_of_the_recorded_runs() -> None:
     recorded = results.read_runs(BENCHMARKS / "learning")
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")

@@ -31,7 +31,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from results import CONFIGS, REPOSITORY, RUNS, STEADY, configurations, documented_rewards, read_runs, write_results
+from results import (
+    CONFIGS,
+    REPOSITORY,
+    RUNS,
+    STEADY,
+    configurations,
+    documented_rewards,
+    read_runs,
+    settings_of,
+    write_results,
+)
 from trainers import Told, player_of, summaries
 
 DEMONSTRATIONS = REPOSITORY.parent / "shared" / "unity" / "demonstrations"
@@ -46,6 +56,19 @@ def has_reached(config: str, curves: dict[str, list[Told]]) -> bool:
         len(curve := curves.get(behavior, [])) >= STEADY
         and statistics.fmean(each.reward for each in curve[-STEADY:]) >= goal
         for behavior, goal in goals.items()
+    )
+
+
+def has_all_steps(config: str, curves: dict[str, list[Told]]) -> bool:
+    """Return whether each behavior has made its `max_steps`, of which the last summary may miss less than one."""
+    settings = settings_of(config)
+    blocks = {
+        name: {**settings.get("default_settings", {}), **settings["behaviors"].get(name, {})}
+        for name in {*settings["behaviors"], *curves}
+    }
+    return all(
+        name in curves and curves[name][-1].steps + block.get("summary_freq", 50_000) > int(float(block["max_steps"]))
+        for name, block in blocks.items()
     )
 
 
@@ -82,7 +105,9 @@ def train(
                     break
     seconds = time.perf_counter() - started
     loads.append(os.getloadavg()[0])
-    if end == "max_steps" and seconds >= 60 * limits.minutes:
+    if end == "max_steps" and not has_all_steps(config, curves):
+        if seconds < 60 * limits.minutes:
+            sys.exit(f"{config}, seed {seed}: the trainer ended before its steps were made and before the time limit")
         end = "time limit"
     record = {
         "config": config,

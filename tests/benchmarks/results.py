@@ -58,7 +58,8 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
 - **unity-learn**: the mean of the last {steady} summaries of training, with sampled actions. For several seeds it is
   the range; one seed says nothing about the spread. A run that the documented reward ended has been stopped by this
   very mean: the figure says that the reward was reached, not where longer training ends.
-- **seeds**: all seeds that were run. None is left out.
+- **seeds**: the seeds with a recorded run. A newer run of a seed replaces the older one, whichever is better. Figures
+  with a source are what earlier sessions recorded; unrecorded runs of that time cannot be ruled out.
 - **timesteps**: decisions of all agents and behaviors.
 - **wall time**: from the start of the command. `~`: the machine (2 cores, no GPU) had other work, or it is not recorded
   whether it had. These times do not compare with others.

@@ -103,7 +103,7 @@ def summaries(command: list[str], limit: float, folder: Path | None = None) -> I
                     behavior, steps, reward, elo = found.groups()
                     seconds = time.perf_counter() - started
                     yield Told(int(steps), float(reward), seconds, behavior or "", float(elo or "nan"))
-        except GeneratorExit:
+        except (GeneratorExit, KeyboardInterrupt):
             trainer.send_signal(signal.SIGINT)
             trainer.stdout.read()
             raise
