@@ -146,11 +146,14 @@ class PlayerConnection:
         :raises PlayerError: If the player disconnected before it got its last answer, or its process has ended.
         :raises NotReadyError: If the connection is closed, or was opened by another process.
         """
+        self._require_open()
         self._exchange.repeat_wake_up()
-        while not self.poll(timeout, check):
+        while self._exchange.open_call() is None:
             remaining = self._silent_since + timeout - time.monotonic()
-            with contextlib.suppress(queue.Empty):
+            try:
                 self._exchange.arrivals.get(timeout=min(CHECK_PERIOD, max(remaining, 0.0)))
+            except queue.Empty:  # only then, as looking for the player's process takes longer than most steps
+                self.poll(timeout, check)
         call = self._exchange.open_call()
         assert call is not None
         return call.request

@@ -297,10 +297,9 @@ def test_without_numba_a_camera_names_the_extra_that_brings_it() -> None:
 import sys
 sys.modules["numba"] = None
 import numpy as np
-from unity_gym.wire.png import decode_png, encode_images, split_pngs
-image = np.zeros((3, 5, 7), np.uint8)
-(png,) = split_pngs(encode_images(image[np.newaxis])[0], 5, 7)
-decode_png(png, image)
+from unity_gym.wire.images import _decode
+from unity_gym.wire.png import encode_images
+_decode(encode_images(np.zeros((1, 3, 5, 7), np.uint8)), 3, 5, 7)
 """
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert "images of cameras need numba: install it with pip install 'unity-gym[cameras]'" in finished.stderr

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 from unity_gym.machine import usable_cores
 from unity_gym.specs import Array, DimensionProperty
 from unity_gym.wire.messages import Observation
-from unity_gym.wire.png import decode_png, split_pngs
+from unity_gym.wire.png import Png, inflate, split_pngs
 
 MOST_BYTES = 1 << 28
 """The largest array that the PNGs of one sensor may become in one message; compressed, they may be a few kilobytes."""
@@ -143,30 +144,45 @@ class ImageDecoder:
 
 
 def _decode(data: list[bytes], channels: int, height: int, width: int) -> Array:
-    """Return the first channels of the PNGs of each image, uint8 (n, channels, height, width)."""
+    """Return the first channels of the PNGs of each image, uint8 (n, channels, height, width).
+
+    While one part of the PNGs is inflated, other threads unfilter the parts before.
+    """
+    per_image = -(-channels // 3)
+    pngs: list[Png] = []
+    for encoded in data:
+        split = split_pngs(encoded, height, width)
+        if len(split) != per_image:
+            raise ValueError(f"PNGs of {3 * len(split)} channels together where the sensor has {channels}")
+        pngs += split
     images = np.empty((len(data), channels, height, width), np.uint8)
-    threads = 1 if images.nbytes < _THREADED_BYTES else min(_threads(), len(data))
-    parts = [slice(thread, None, threads) for thread in range(threads)]
-    others = [_pool().submit(_decode_into, images[part], data[part]) for part in parts[1:]]
-    _decode_into(images[parts[0]], data[parts[0]])
+    threads = 1 if images.nbytes < _THREADED_BYTES else min(_threads(), len(pngs))
+    ends = [len(pngs) * thread // threads for thread in range(threads + 1)]
+    others = []
+    for first, end in pairwise(ends):
+        part = pngs[first:end]
+        scanlines = b"".join([inflate(png, height, width) for png in part])
+        work = scanlines, [png.samples for png in part], images, first
+        if end < len(pngs):
+            others.append(_pool().submit(_unfilter, *work))
+        else:
+            _unfilter(*work)
     for other in others:
         other.result()
     return images
 
 
-def _decode_into(images: Array, data: list[bytes]) -> None:
-    channels, height, width = images.shape[1:]
-    for image, encoded in zip(images, data, strict=True):
-        pngs = split_pngs(encoded, height, width)
-        if len(pngs) != -(-channels // 3):
-            raise ValueError(f"PNGs of {3 * len(pngs)} channels together where the sensor has {channels}")
-        for number, png in enumerate(pngs):
-            decode_png(png, image[3 * number : 3 * number + 3])
+def _unfilter(scanlines: bytes, samples: list[int], images: Array, first: int) -> None:
+    from unity_gym.wire.unfilter import unfilter  # numba is slow to import, and only players with cameras need it
+
+    wrong = unfilter(np.frombuffer(scanlines, np.uint8), np.array(samples), images, first)
+    if wrong >= 0:
+        raise ValueError(f"a damaged PNG: line {wrong} has an unknown filter")
 
 
 @cache
 def _threads() -> int:
-    """How many threads decode: the inflating and the unfiltering run without Python's lock."""
+    """How many threads decode: unfiltering runs without Python's lock."""
     return min(_MOST_THREADS, usable_cores())
 
 

@@ -18,7 +18,6 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHUNK = struct.Struct(">I4s")
 _HEADER = struct.Struct(">IIBBBBB")
 _SAMPLES = {0: 1, 2: 3, 4: 2, 6: 4}  # per pixel, by color type
-_COLORS, _GRAYS = np.array([0, 1, 2]), np.array([0, 0, 0])  # the samples of red, green and blue
 _LEVEL = 1  # of zlib: for images of few colors the higher ones save little and cost up to six times as much
 
 
@@ -88,15 +87,11 @@ def _samples(header: bytes, height: int, width: int) -> int:
     return _SAMPLES[color]
 
 
-def decode_png(png: Png, output: Array) -> None:
-    """Decode the first k of the red, green and blue channels; a grayscale PNG has the same in all three.
+def inflate(png: Png, height: int, width: int) -> bytes:
+    """Inflate the scanlines of a PNG.
 
-    :param output: uint8 (k, height, width), C-contiguous; filled.
     :raises ValueError: If the pixels are damaged, or fewer or more than the header announces.
     """
-    from unity_gym.wire.unfilter import unfilter  # numba is slow to import, and only players with cameras need it
-
-    count, height, width = output.shape
     size = height * (1 + png.samples * width)
     inflater = zlib_ng.decompressobj()
     try:
@@ -108,10 +103,7 @@ def decode_png(png: Png, output: Array) -> None:
         raise ValueError(
             f"a damaged PNG: it holds {amount} pixels than the {(height, width)} that its header announces"
         )
-    samples = _COLORS if png.samples > 2 else _GRAYS
-    wrong = unfilter(np.frombuffer(scanlines, np.uint8), png.samples, samples[:count], output)
-    if wrong >= 0:
-        raise ValueError(f"a damaged PNG: line {wrong} has an unknown filter")
+    return scanlines
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The filters of PNG scanlines (https://www.w3.org/TR/png-3/#9Filters), compiled.
 
-Import this module only where PNGs have to be decoded: numba takes a third of a second to import, and a second to
-compile the function on its first use on a machine.
+Import this module only where PNGs have to be decoded: numba takes a third of a second to import, and two seconds to
+compile the functions on their first use on a machine.
 """
 
 from __future__ import annotations
@@ -18,70 +18,99 @@ except ImportError as error:
 _SUB, _UP, _AVERAGE, _PAETH = 1, 2, 3, 4
 
 
-@numba.njit(inline="always")
-def _unfilter(scanlines, samples, planes, output):  # type: ignore[no-untyped-def]
-    """Write the channels of one image as planes.
+@numba.njit
+def _nearest(left, above, corner):  # type: ignore[no-untyped-def]
+    """Return the neighbor that is nearest to left + above - corner."""
+    to_left, to_above, to_corner = abs(above - corner), abs(left - corner), abs(left + above - 2 * corner)
+    nearest = above if to_above < to_left else left
+    return corner if to_corner < min(to_left, to_above) else nearest
+
+
+@numba.njit
+def _unfilter(scanlines, samples, output):  # type: ignore[no-untyped-def]
+    """Write the red, green and blue channels of one PNG; a grayscale one has the same in all three.
+
+    Each pixel depends on the one to its left, so that the three channels in one loop take less time than one by one.
 
     :param scanlines: uint8 (height * (1 + samples * width),), the inflated scanlines, a filter type before each
     :param samples: Number of samples per pixel, of 8 bits each.
-    :param planes: int (k,), the sample that becomes each plane of the output.
-    :param output: uint8 (k, height, width), C-contiguous.
+    :param output: uint8 (3, height, width), C-contiguous.
     :return: The first line with an unknown filter type, -1 if there is none.
     """
-    count, height, width = output.shape
+    _, height, width = output.shape
     length = 1 + samples * width
+    green, blue = (1, 2) if samples > 2 else (0, 0)
+    above0 = above1 = above2 = np.zeros(width, np.uint8)
     for y in range(height):
-        kind = scanlines[y * length]
-        if kind > _PAETH:
+        kind, line = scanlines[y * length], scanlines[y * length + 1 : (y + 1) * length]
+        row0, row1, row2 = output[0, y], output[1, y], output[2, y]
+        left0, left1, left2 = np.int32(0), np.int32(0), np.int32(0)
+        if kind == 0:
+            for x in range(width):
+                row0[x], row1[x], row2[x] = line[samples * x], line[samples * x + green], line[samples * x + blue]
+        elif kind == _SUB:
+            for x in range(width):
+                left0 = (line[samples * x] + left0) & 255
+                left1 = (line[samples * x + green] + left1) & 255
+                left2 = (line[samples * x + blue] + left2) & 255
+                row0[x], row1[x], row2[x] = left0, left1, left2
+        elif kind == _UP:
+            for x in range(width):
+                row0[x] = line[samples * x] + above0[x]
+                row1[x] = line[samples * x + green] + above1[x]
+                row2[x] = line[samples * x + blue] + above2[x]
+        elif kind == _AVERAGE:
+            for x in range(width):
+                left0 = (line[samples * x] + ((left0 + above0[x]) >> 1)) & 255
+                left1 = (line[samples * x + green] + ((left1 + above1[x]) >> 1)) & 255
+                left2 = (line[samples * x + blue] + ((left2 + above2[x]) >> 1)) & 255
+                row0[x], row1[x], row2[x] = left0, left1, left2
+        elif kind == _PAETH:
+            corner0, corner1, corner2 = np.int32(0), np.int32(0), np.int32(0)
+            for x in range(width):
+                up0, up1, up2 = np.int32(above0[x]), np.int32(above1[x]), np.int32(above2[x])
+                left0 = (line[samples * x] + _nearest(left0, up0, corner0)) & 255
+                left1 = (line[samples * x + green] + _nearest(left1, up1, corner1)) & 255
+                left2 = (line[samples * x + blue] + _nearest(left2, up2, corner2)) & 255
+                row0[x], row1[x], row2[x] = left0, left1, left2
+                corner0, corner1, corner2 = up0, up1, up2
+        else:
             return y
-        for plane in range(count):
-            line = scanlines[y * length + 1 + planes[plane] : (y + 1) * length]
-            row = output[plane, y]
-            if kind == _SUB or (kind == _PAETH and y == 0):  # without a line above, Paeth's nearest is the left one
-                left = np.int32(0)
-                for x in range(width):
-                    left = (left + line[samples * x]) & 255
-                    row[x] = left
-            elif kind == _UP and y:
-                above = output[plane, y - 1]
-                for x in range(width):
-                    row[x] = line[samples * x] + above[x]
-            elif kind == _AVERAGE and y == 0:
-                left = np.int32(0)
-                for x in range(width):
-                    left = ((left >> 1) + line[samples * x]) & 255
-                    row[x] = left
-            elif kind == _AVERAGE:
-                above = output[plane, y - 1]
-                left = np.int32(0)
-                for x in range(width):
-                    left = (((left + above[x]) >> 1) + line[samples * x]) & 255
-                    row[x] = left
-            elif kind == _PAETH:
-                above = output[plane, y - 1]
-                left, corner = np.int32(0), np.int32(0)
-                for x in range(width):
-                    up = np.int32(above[x])
-                    to_left, to_up = abs(up - corner), abs(left - corner)
-                    to_corner = abs(left + up - 2 * corner)
-                    nearest = up if to_up < to_left else left
-                    nearest = corner if to_corner < min(to_left, to_up) else nearest
-                    left = (nearest + line[samples * x]) & 255
-                    row[x] = left
-                    corner = up
-            else:  # no filter, or Up without a line above
-                for x in range(width):
-                    row[x] = line[samples * x]
+        above0, above1, above2 = row0, row1, row2
     return -1
 
 
-def _unfilter_any(scanlines, samples, planes, output):  # type: ignore[no-untyped-def]
-    if samples == 3:  # a constant step lets the compiler use vector instructions
-        return _unfilter(scanlines, 3, planes, output)
-    return _unfilter(scanlines, samples, planes, output)
+def _unfilter_all(scanlines, samples, images, first):  # type: ignore[no-untyped-def]
+    """Write the channels of PNGs, three per PNG, into images.
+
+    :param scanlines: uint8, the inflated scanlines of all PNGs.
+    :param samples: int (n,), number of samples per pixel of each PNG.
+    :param images: uint8 (m, channels, height, width), C-contiguous; filled from the place of the first PNG on.
+    :param first: Number of the first PNG among those of all images.
+    :return: The first line with an unknown filter type, -1 if there is none.
+    """
+    _, channels, height, width = images.shape
+    per_image = (channels + 2) // 3
+    surplus = np.empty((3, height, width), np.uint8)  # for a last PNG of which only one or two channels are used
+    begin = 0
+    for number in range(len(samples)):
+        image, part = divmod(first + number, per_image)
+        used = min(3, channels - 3 * part)
+        output = images[image, 3 * part : 3 * part + 3] if used == 3 else surplus
+        end = begin + height * (1 + samples[number] * width)
+        if samples[number] == 3:  # a constant step takes less time
+            wrong = _unfilter(scanlines[begin:end], 3, output)
+        else:
+            wrong = _unfilter(scanlines[begin:end], samples[number], output)
+        if wrong >= 0:
+            return wrong
+        if used < 3:
+            images[image, 3 * part :] = surplus[:used]
+        begin = end
+    return -1
 
 
 try:
-    unfilter = numba.njit(cache=True, nogil=True)(_unfilter_any)
+    unfilter = numba.njit(cache=True, nogil=True)(_unfilter_all)
 except RuntimeError:  # no folder for the cache can be written: each process compiles again
-    unfilter = numba.njit(nogil=True)(_unfilter_any)
+    unfilter = numba.njit(nogil=True)(_unfilter_all)
