@@ -127,6 +127,20 @@ def test_what_check_raises_ends_the_wait(connection: PlayerConnection) -> None:
         connection.receive(60, check)
 
 
+def test_the_process_is_looked_for_only_after_a_silence(
+    connection: PlayerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unity_gym.connection.CHECK_PERIOD", 30.0)
+    checks: list[None] = []
+    exchange = dial(connection.port)
+    for _ in range(3):
+        call = exchange.future(b"message")
+        assert connection.receive(60, lambda: checks.append(None)) == b"message"
+        connection.send(b"reply")
+        call.result(60)
+    assert not checks
+
+
 def test_a_player_that_is_killed_while_it_waits_is_noticed(
     connection: PlayerConnection, rogue: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
