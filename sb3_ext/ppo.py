@@ -323,8 +323,10 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             return
         self._share_update()
         fresh = self.policy.has_fresh_normalization
-        rollout = self._take_rollout()
-        self._start_update(partial(self._update, rollout, fresh, self._current_progress_remaining, self.num_timesteps))
+        rollout, has_older = self._take_rollout()
+        self._start_update(
+            partial(self._update, rollout, fresh, has_older, self._current_progress_remaining, self.num_timesteps)
+        )
 
     def _end_update(self) -> None:
         super()._end_update()
@@ -333,10 +335,13 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             self.logger.record(name, value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
-    def _update(self, rollout: Rollout, statistics_are_fresh: bool, progress: float, steps: int) -> None:
+    def _update(
+        self, rollout: Rollout, statistics_are_fresh: bool, has_older: bool, progress: float, steps: int
+    ) -> None:
         """Update by the paper's equations, in their order. It may run in a thread; `_records` receives what to log.
 
         :param statistics_are_fresh: those of observations come from this rollout already
+        :param has_older: An older policy has made some of the decisions.
         :param progress: the part of the training still to come (1 → 0)
         :param steps: decisions made in the training
         """
@@ -354,6 +359,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             self._records["train/clip_range_vf"] = epsilon_vf
         rollout.prepare(policy.body)
         self._estimate(rollout)
+        if has_older:
+            self._weight_older(rollout)
         length = policy.settings.sequence_length if policy.settings.memory_size else 1
         log: dict[str, list[Any]] = defaultdict(list)
         log_ratios: list[torch.Tensor] = []  # of all minibatches
@@ -371,6 +378,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
                     known = minibatch.advantages if batch.valid is None else minibatch.advantages[minibatch.valid]
                     advantage = (advantage - known.mean()) / (known.std() + 1e-8)
 
+                if batch.weights is not None:
+                    advantage = advantage * batch.weights
                 # r(θ) = π(a|s) / π_old(a|s)
                 log_ratio = log_probs - batch.log_probs
                 if self.ratio == "action":
@@ -426,10 +435,12 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             policy.body.update_normalization(rollout.observations)
         self._record_update(rollout, log)
 
-    def _take_rollout(self) -> Rollout:
+    def _take_rollout(self) -> tuple[Rollout, bool]:
+        """Return what was taken over, and whether an older policy has made some of the decisions."""
         parts, self._inbox = self._inbox, []
         trajectories = type(parts[0]).join(parts)
-        self._records = {"rollout/experience_age": self.version - float(trajectories.decisions["version"].mean())}
+        versions = trajectories.decisions["version"]
+        self._records = {"rollout/experience_age": self.version - float(versions.mean())}
         rollout = self._rollout_class.from_trajectories(trajectories, self.device)
         performed = self.policy.environment_actions(rollout.actions.cpu().numpy())
         columns = np.hstack([performed.continuous, performed.discrete])
@@ -440,10 +451,27 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         # ratio is 1. Only the very first ones come from the rollout at hand, as there would be none otherwise.
         if self.policy.has_fresh_normalization:
             self.policy.body.update_normalization(rollout.observations)
-            with torch.no_grad():
-                log_probs = [self.policy.log_probs(batch) for batch in rollout.in_order(CHUNK)]
-            rollout.log_probs = torch.cat(log_probs).to(rollout.log_probs.dtype)
-        return rollout
+            rollout.log_probs = self._log_probs(rollout)
+        return rollout, self.rollout == "cut" and bool((versions < self.version).any())
+
+    @torch.no_grad()
+    def _log_probs(self, rollout: Rollout) -> torch.Tensor:
+        """Return what the policy gives the rollout's actions now, (n, columns)."""
+        log_probs = [self.policy.log_probs(batch) for batch in rollout.in_order(CHUNK)]
+        return torch.cat(log_probs).to(rollout.log_probs.dtype)
+
+    def _weight_older(self, rollout: Rollout) -> None:
+        """Clip around the policy before the update, also for decisions of an older one.
+
+        The advantages are weighted by π_now(a|s) / π_old(a|s), and r(θ) = π(a|s) / π_now(a|s): the decoupled objective
+        of Hilton et al. 2021, https://arxiv.org/abs/2110.00641. Around the older policy, the clipping would stop what
+        the update in between has begun.
+        """
+        log_probs = self._log_probs(rollout)
+        log_weights = log_probs - rollout.log_probs
+        if self.ratio == "action":
+            log_weights = log_weights.sum(1, keepdim=True)
+        rollout.weights, rollout.log_probs = log_weights.exp(), log_probs
 
     @torch.no_grad()
     def _estimate(self, rollout: Rollout) -> None:

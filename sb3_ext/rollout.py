@@ -67,12 +67,14 @@ class Rollout:
       elsewhere it was truncated or the trajectory cut
     - `is_over`: bool array (trajectories,), nothing follows: `terminated`, or where there are groups, the end of all
 
-    The algorithm adds `values` (n, critics, reward signals), `returns` (n, 1, reward signals) and `advantages` (n,).
+    The algorithm adds `values` (n, critics, reward signals), `returns` (n, 1, reward signals) and `advantages` (n,);
+    where some decisions are of an older policy, it adds `weights` (n, columns) of the advantages.
     """
 
     values: torch.Tensor
     returns: torch.Tensor
     advantages: torch.Tensor
+    weights: torch.Tensor | None = None
 
     def __init__(
         self,
@@ -394,6 +396,12 @@ class Batch:
     def advantages(self) -> torch.Tensor:
         """(m,)."""
         return self._array("advantages", self.rollout.advantages)
+
+    @property
+    def weights(self) -> torch.Tensor | None:
+        """(m, columns), of the advantages; None for 1."""
+        weights = self.rollout.weights
+        return None if weights is None else self._array("weights", weights)
 
     @property
     def values(self) -> torch.Tensor:

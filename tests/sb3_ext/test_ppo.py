@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from random_experience import model_of, trajectories
 from stable_baselines3 import PPO as PlainPPO  # noqa: N811
 from stable_baselines3.common.callbacks import (
     BaseCallback,
@@ -28,6 +29,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormali
 from sb3_ext import PPO, SAC, SB3_COMPAT, Curiosity, Extrinsic, OnnxPolicy, UnityVecEnv
 from sb3_ext.policies import UnityPolicy
 from sb3_ext.reward_signals import RewardSignal
+from sb3_ext.rollout import Rollout
 from stand_ins import all_sensors_player
 from stand_ins.toy_environments import HYBRID, SPACES, Bits, assert_the_same_predictions, make_toys
 from unity_gym.errors import InvalidValueError, UnityGymError
@@ -555,6 +557,31 @@ def test_the_first_ratio_of_every_update_is_one() -> None:
     model.learn(300)
     np.testing.assert_allclose(kls, 0, atol=1e-6)
     env.close()
+
+
+@pytest.mark.parametrize("ratio", ["column", "action"])
+def test_decisions_of_an_older_policy_are_weighted_and_clipped_around_the_present_one(
+    ratio: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(PPO, buffer_size=60, batch_size=60, n_epochs=1, ratio=ratio)
+    experience = trajectories(np.random.default_rng(0), [60])
+    model.add(experience)
+    model.train()  # statistics of the observations are there from now on
+
+    rollout = Rollout.from_trajectories(experience)
+    with torch.no_grad():
+        now = model.policy.log_probs(next(rollout.in_order(60)))
+    weights = now - rollout.log_probs
+    weights = (weights.sum(1, keepdim=True) if ratio == "action" else weights).exp()
+    estimated = []
+    estimate = model._estimate
+    monkeypatch.setattr(model, "_estimate", lambda rollout: estimated.append(estimate(rollout) or rollout.advantages))
+    model.add(experience)
+    model.train()
+    loss = -(estimated[0].unsqueeze(1) * weights).mean().item()
+    assert model._records["train/policy_gradient_loss"] == pytest.approx(loss, rel=1e-5)
+    assert model._records["train/approx_kl"] == pytest.approx(0, abs=1e-6)
+    assert model._records["train/clip_fraction"] == 0
 
 
 class Other(RewardSignal):
