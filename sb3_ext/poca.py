@@ -17,7 +17,7 @@ from sb3_ext.group_index import GroupIndex
 from sb3_ext.groups import GroupRollout, Groups
 from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.networks.group import GroupBody
-from sb3_ext.networks.layers import linear, xavier_rows
+from sb3_ext.networks.layers import value_layer
 from sb3_ext.policies import UnityPolicy
 from sb3_ext.ppo import PPO
 from sb3_ext.reward_signals import Extrinsic, RewardSignal
@@ -47,7 +47,7 @@ class UnityPOCAPolicy(UnityPolicy):
             )
         self.critic = self.second_critic = self.second_value_head = None
         self.group_body = GroupBody(self.columns.spec, self.critic_settings, self.body.normalization)
-        self.value_head = linear(self.group_body.features + 1, heads, xavier_rows)
+        self.value_head = value_layer(self.group_body.features + 1, heads)
 
     def _learning_parts(self) -> list[Any]:
         return [self.value_head, self.group_body]

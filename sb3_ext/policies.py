@@ -17,7 +17,7 @@ from sb3_ext.agents import SpaceAdapter, memory_before
 from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution, ActionHead, SquashedActionHead
 from sb3_ext.networks import NetworkBody
 from sb3_ext.networks.actions import action_features
-from sb3_ext.networks.layers import linear, xavier_rows
+from sb3_ext.networks.layers import value_layer
 from sb3_ext.rollout import Batch, Rollout, as_tensor
 from sb3_ext.sb3_names import SB3_NETWORKS, network_settings
 from unity_gym.errors import InvalidValueError, UnityGymError
@@ -332,10 +332,10 @@ class UnityPolicy(AgentPolicy):
             raise UnityGymError("net_arch must be the same for 'pi' and 'vf' with shared_critic=True: leave one out")
         self.critic = None if shared_critic else NetworkBody(spec, settings, self.body.normalization)
         features = self.body.features if self.critic is None else self.critic.features
-        self.value_head = linear(features, heads, xavier_rows)
+        self.value_head = value_layer(features, heads)
         self.combined_by = second_critic
         self.second_critic = NetworkBody(spec, settings, self.body.normalization) if second_critic else None
-        self.second_value_head = linear(features, heads, xavier_rows) if second_critic else None
+        self.second_value_head = value_layer(features, heads) if second_critic else None
 
     def _initialize_orthogonally(self) -> None:
         """Initialize actor and critics as `ActorCriticPolicy` of Stable-Baselines3 does."""

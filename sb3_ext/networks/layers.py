@@ -40,6 +40,11 @@ def linear(inputs: int, outputs: int, weight: Initializer = nn.init.xavier_unifo
     return layer
 
 
+def value_layer(features: int, signals: int) -> nn.Linear:
+    """Return the value heads of reward signals, each initialized independently as a layer with one output."""
+    return linear(features, signals, xavier_rows)
+
+
 def dense_layers(
     inputs: int, widths: Sequence[int], activation: type[nn.Module] = nn.SiLU, weight: Initializer | None = None
 ) -> nn.Sequential:

@@ -1,16 +1,22 @@
 """How well critics predict what a group will earn: POCA's, which sees all members, beside PPO's, which sees one.
 
 python tests/benchmarks/critics.py --model FOLDER/PushBlockCollab.onnx          # 6 minutes a seed
+python tests/benchmarks/critics.py --model FOLDER/PushBlockCollab.onnx --earlier 2 --algorithms POCA
 
 On CooperativePushBlock agents do what Unity's trained policy says, or with equal chance anything, so that groups earn
 something now and then. Buffer by buffer a critic first predicts the discounted rewards of every decision until its
 trajectory is cut, and then learns them, as in training: 3 passes in minibatches of 1024. What is told of the later half
 of the buffers is the explained variance of these predictions, 1 - Var(rewards - prediction) / Var(rewards).
+
+With `--earlier N` a critic learns in two more ways: from the newest buffer and the N before it, and, with as many
+minibatches, from the newest alone. The difference of these two is what earlier buffers contribute. The actors do not
+learn here, so that earlier buffers are as good as new ones; in training they are of older policies.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 from typing import Any
 
 import numpy as np
@@ -77,8 +83,12 @@ def earned(rollout: Rollout) -> torch.Tensor:
     ).float()
 
 
-def explained(model: PPO, rollouts: list[Rollout]) -> list[float]:
-    """The explained variance of each of the critic's values: V, and for POCA the baseline."""
+def explained(model: PPO, rollouts: list[Rollout], earlier: int = 0, passes: int = PASSES) -> list[float]:
+    """Return the explained variance of each of the critic's values: V, and for POCA the baseline.
+
+    :param earlier: Buffers before the newest that the critic also learns from.
+    :param passes: Passes over each buffer that it learns from.
+    """
     policy = model.policy
 
     def values(batch: Batch) -> torch.Tensor:
@@ -86,15 +96,18 @@ def explained(model: PPO, rollouts: list[Rollout]) -> list[float]:
         return predicted
 
     predictions, targets = [], []
-    for rollout in rollouts:
+    for number, rollout in enumerate(rollouts):
         target = earned(rollout).unsqueeze(1)
         with torch.no_grad():
             predictions.append(torch.cat([values(batch) for batch in rollout.in_order(MINIBATCH)]))
         targets.append(target)
-        for _ in range(PASSES):
-            for batch in rollout.shuffled(MINIBATCH):
+        known = range(max(number - earlier, 0), number + 1)
+        for _ in range(passes):
+            batches = [(batch, targets[each]) for each in known for batch in rollouts[each].shuffled(MINIBATCH)]
+            random.shuffle(batches)
+            for batch, aim in batches:
                 policy.optimizer.zero_grad()
-                loss = (values(batch) - target[batch.index]).square().mean(0).sum()
+                loss = (values(batch) - aim[batch.index]).square().mean(0).sum()
                 loss.backward()  # type: ignore[no-untyped-call]
                 policy.optimizer.step()
     later = len(rollouts) // 2
@@ -109,18 +122,28 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="Unity's PushBlockCollab.onnx")
     parser.add_argument("--buffers", type=int, default=24)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--earlier", type=int, default=0, help="buffers before the newest to learn from, too")
+    parser.add_argument("--algorithms", nargs="+", choices=("POCA", "PPO"), default=["POCA", "PPO"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     env = UnityVecEnv("Unity-CooperativePushBlock-v0", num_areas=AREAS, seed=0)
     rollouts = collect(env, arguments.model, arguments.buffers)
     deliveries = sum(int((rollout.group_rewards > 0.5).sum()) for rollout in rollouts) / 3 / len(rollouts)
     print(f"{len(rollouts)} buffers of {len(rollouts[0])} decisions, {deliveries:.1f} deliveries in each")
+    variants = {"": (0, PASSES)}
+    if arguments.earlier:
+        variants[f", {arguments.earlier} earlier buffers"] = arguments.earlier, PASSES
+        variants[", as many minibatches of the newest"] = 0, PASSES * (1 + arguments.earlier)
+    algorithms = {"POCA": (POCA, "UnityPOCAPolicy"), "PPO": (PPO, "UnityPolicy")}
     for seed in arguments.seeds:
-        for kind, policy in ((POCA, "UnityPOCAPolicy"), (PPO, "UnityPolicy")):
-            shares = explained(kind(policy, env, **NUMBERS, seed=seed), rollouts)
-            names = ("V", "baseline") if kind is POCA else ("V",)
-            told = ", ".join(f"{name} {share:.3f}" for name, share in zip(names, shares, strict=True))
-            print(f"{kind.__name__}, seed {seed}: explained variance of {told}", flush=True)
+        for name in arguments.algorithms:
+            kind, policy = algorithms[name]
+            for variant, (earlier, passes) in variants.items():
+                random.seed(seed)
+                shares = explained(kind(policy, env, **NUMBERS, seed=seed), rollouts, earlier, passes)
+                names = ("V", "baseline") if kind is POCA else ("V",)
+                told = ", ".join(f"{name} {share:.3f}" for name, share in zip(names, shares, strict=True))
+                print(f"{kind.__name__}{variant}, seed {seed}: explained variance of {told}", flush=True)
     env.close()
 
 
