@@ -292,9 +292,9 @@ class Run:
         axes.grid(alpha=0.3)
         if any(curves.values()):
             axes.legend()
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=120)
-        write(self.folder / "learning_curve.png", picture.getvalue())
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=120)
+        write(self.folder / "learning_curve.png", image.getvalue())
 
 
 class Checkpoints:

@@ -22,7 +22,7 @@ The files of a sweep:
 
     results/<name>/study.journal            the study, which several processes and machines can share
     results/<name>/trial-<n>-seed-<seed>/   the runs, as `unity-learn` writes them
-    results/<name>/trials.csv, trials.png   table and picture of all trials
+    results/<name>/trials.csv, trials.png   table and image of all trials
     results/<name>/best.yaml                the configuration of the best trial
 """
 
@@ -365,7 +365,7 @@ class Sweep:
             return 0
 
     def _write_results(self) -> FrozenTrial | None:
-        """Write table, picture and the best configuration; return the best trial, if one was completed."""
+        """Write table, image and the best configuration; return the best trial, if one was completed."""
         trials = [trial for trial in self._study.trials if _counts(trial) and trial.state.is_finished()]
         names = list(self.settings.varied)
         text = io.StringIO(newline="")
@@ -429,9 +429,9 @@ class Sweep:
                 axes.set_xticks(range(len(known.choice)), [_shown(value) for value in known.choice])
             axes.set(xlabel=path.rpartition(".")[2], ylabel="value")
             axes.grid(alpha=0.3)
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=120)
-        write(self.folder / "trials.png", picture.getvalue())
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=120)
+        write(self.folder / "trials.png", image.getvalue())
 
 
 def _counts(trial: FrozenTrial) -> bool:

@@ -55,7 +55,7 @@ class UnityVecEnv(VecEnv):
         "?team=…"; they may appear later. By default all, which must observe and do the same
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor)
     :param wait_for: "all" or "any"
-    :param render_mode: "rgb_array": `render()` returns the pictures of all agents side by side, see
+    :param render_mode: "rgb_array": `render()` returns the images of all agents side by side, see
         `unity_gym.envs.rendering.render_frames`
     :param options: as in `unity_gym.options.PlayerOptions`
     :raises InvalidValueError: no such id or behavior
@@ -262,5 +262,5 @@ class UnityVecEnv(VecEnv):
         return [issubclass(Monitor, wrapper_class)] * len(list(self._get_indices(indices)))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """With `render_mode="rgb_array"`, the picture of each agent, uint8 (height, width, 3); otherwise None."""
+        """With `render_mode="rgb_array"`, the image of each agent, uint8 (height, width, 3); otherwise None."""
         return render_frames(self._pool, self._table) if self.render_mode else [None] * self.num_envs

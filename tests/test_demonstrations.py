@@ -383,7 +383,7 @@ def test_actions_of_unitys_gridworld_move_the_agent_at_once() -> None:
     places = []
     for column in (demonstration.observations[0], demonstration.next_observations[0]):
         blue = (column[:, 2] > 150) & (column[:, 0] < 130)
-        places.append([np.argwhere(picture).mean(0)[::-1] / 12.4 for picture in blue])
+        places.append([np.argwhere(image).mean(0)[::-1] / 12.4 for image in blue])
     moved = np.rint(np.subtract(places[1], places[0]))
     as_acted = (moved == up_down_left_right[demonstration.actions.discrete[:, 0]]).all(1)
     # That package wrote "do nothing" at the end of an episode of one decision, of which there are two.

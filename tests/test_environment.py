@@ -472,12 +472,12 @@ def test_agents_of_a_behavior_that_was_never_announced_are_an_error() -> None:
 
 
 def test_images_are_given_in_the_wanted_dtype_and_layout() -> None:
-    picture = np.random.default_rng(0).integers(0, 256, (3, 4, 5))
+    image = np.random.default_rng(0).integers(0, 256, (3, 4, 5))
 
     def answer(_: Any) -> Any:
         output = UnityMessage().unity_output
         output.rl_initialization_output.brain_parameters.add(brain_name=MINE).action_spec.num_continuous_actions = 1
-        agent = Agent(1, [Sensor(picture / 255, "eye", (1, 2, 2))])
+        agent = Agent(1, [Sensor(image / 255, "eye", (1, 2, 2))])
         output.rl_output.agent_infos[MINE].value.add().CopyFrom(agent.message())
         return output
 
@@ -486,11 +486,11 @@ def test_images_are_given_in_the_wanted_dtype_and_layout() -> None:
             env.reset()
             (column,) = env.get_steps(MINE)[0].obs
             assert column.dtype == dtype
-            np.testing.assert_allclose(column[0] * unit, picture, atol=1e-3)
+            np.testing.assert_allclose(column[0] * unit, image, atol=1e-3)
     with Editor(answer).connect() as env:
         env.reset()
         scrambled = env.get_steps(MINE)[0].obs[0][0] * 255
-        np.testing.assert_allclose(scrambled, picture.reshape(4, 5, 3).transpose(2, 0, 1), atol=1e-3)
+        np.testing.assert_allclose(scrambled, image.reshape(4, 5, 3).transpose(2, 0, 1), atol=1e-3)
 
 
 @pytest.fixture

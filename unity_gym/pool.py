@@ -71,7 +71,7 @@ class PlayerPool:
     :param n_instances: how many
     :param behavior: Names of the behaviors to control, one or several, each with or without its "?team=…"; the agents
         of all others take the zero action. By default all behaviors
-    :param areas_to_draw: areas of each player of which it shall send pictures; `rendering` has its channel by number
+    :param areas_to_draw: areas of each player of which it shall send images; `rendering` has its channel by number
     :param rows: to reserve in each table for agents that are still to come
     :param share_table: Put the agents of all controlled behaviors in one table, named after the first behavior, also
         those of behaviors that appear later. All must be alike, see `BehaviorSpec.is_like`. By default each behavior

@@ -2,10 +2,10 @@
 
 python tests/benchmarks/ablations.py Hallway-forgetful
 python tests/benchmarks/ablations.py gridworld-maskable --seeds 0 1 2
-python tests/benchmarks/ablations.py --tables                     # only write the tables and pictures again
+python tests/benchmarks/ablations.py --tables                     # only write the tables and images again
 
 A run writes its figures to `ablations/<run>.json`, a line a seed. From all of them come the tables in
-`ablations/README.md`, with the command beside each run, and a picture of the learning curves, `ablations/<run>.png`.
+`ablations/README.md`, with the command beside each run, and an image of the learning curves, `ablations/<run>.png`.
 What the shipped configurations learn is measured by `learning.py`.
 """
 
@@ -251,7 +251,7 @@ def learn(model: MaskablePPO | PPO, steps: int) -> Figures:
 
 
 def write_tables() -> None:
-    """Write the table of all runs that have figures, and a picture for each."""
+    """Write the table of all runs that have figures, and an image for each."""
     lines = [
         "# What memory, attention and masks contribute",
         "",
@@ -282,7 +282,7 @@ def write_tables() -> None:
 
 
 def draw(name: str, figures: dict[int, Figures]) -> None:
-    """Write the learning curves of all seeds as one picture."""
+    """Write the learning curves of all seeds as one image."""
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
     for seed, each in figures.items():
         axes.plot(*np.transpose(each["curve"]), label=f"seed {seed}")
@@ -298,7 +298,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", choices=RUNS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--tables", action="store_true", help="run nothing; write tables and pictures from the figures")
+    parser.add_argument("--tables", action="store_true", help="run nothing; write tables and images from the figures")
     arguments = parser.parse_args()
     if (arguments.run is None) == (not arguments.tables):
         parser.error("name a run or say --tables")

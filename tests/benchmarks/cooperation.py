@@ -2,11 +2,11 @@
 
 python tests/benchmarks/cooperation.py CooperativePushBlock POCA
 python tests/benchmarks/cooperation.py CooperativePushBlock mlagents-learn --peer-learn PEER/bin/mlagents-learn
-python tests/benchmarks/cooperation.py --tables                          # only write the table and pictures again
+python tests/benchmarks/cooperation.py --tables                          # only write the table and images again
 
 All trainers read the settings of `configs/poca`, PPO with another `trainer_type`, and launch the same player. A run
 ends with the scene's agent-steps or minutes, whichever come first. Time counts from the start of the command. Figures
-go to `cooperation/<scene>.json`; from them come the table in `cooperation/README.md` and a picture a scene. `PEER`
+go to `cooperation/<scene>.json`; from them come the table in `cooperation/README.md` and an image per scene. `PEER`
 needs Unity's package `mlagents` 1.1.0 on Python 3.10.
 """
 
@@ -70,7 +70,7 @@ def learn(scene: str, trainer: str, seed: int, peer_learn: str | None) -> list[t
 
 
 def write_tables() -> None:
-    """Write the table of all runs, and a picture a scene."""
+    """Write the table of all runs, and an image per scene."""
     lines = [
         "# How groups learn",
         "",
@@ -106,7 +106,7 @@ def mean_at(curve: Any, steps: float) -> float:
 
 
 def draw(scene: str, runs: dict[str, Any]) -> None:
-    """Write the learning curves against agent-steps and against time as one picture."""
+    """Write the learning curves against agent-steps and against time as one image."""
     figure, both = plt.subplots(1, 2, figsize=(10.5, 3.5), sharey=True, layout="constrained")
     for name, curve in runs.items():
         trainer, seed = name.split(", ")
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("trainer", nargs="?", choices=TRAINERS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peer-learn", help="the command mlagents-learn")
-    parser.add_argument("--tables", action="store_true", help="run nothing; write table and pictures from the figures")
+    parser.add_argument("--tables", action="store_true", help="run nothing; write table and images from the figures")
     arguments = parser.parse_args()
     scene, trainer, peer = arguments.scene, arguments.trainer, arguments.peer_learn
     if (trainer is None) == (not arguments.tables):

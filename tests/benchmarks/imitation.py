@@ -2,11 +2,11 @@
 
 python tests/benchmarks/imitation.py 3DBall                     # one run with seed 0
 python tests/benchmarks/imitation.py PushBlock --seeds 0 1 2
-python tests/benchmarks/imitation.py --tables                   # only write the tables and pictures again
+python tests/benchmarks/imitation.py --tables                   # only write the tables and images again
 
 Unity's recordings and models lie beside the repository, in `../shared/unity`; `--unity` names another folder with
 `demonstrations` and `models`. A run writes its figures to `imitation/<run>.json`, a line a seed. From all of them come
-`imitation/README.md`, with the command beside each run, and a picture for each, `imitation/<run>.png`.
+`imitation/README.md`, with the command beside each run, and an image for each, `imitation/<run>.png`.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def judge(model: BaseAlgorithm, env: VecEnv) -> Figures:
 
 
 def write_tables() -> None:
-    """Write the table of all runs that have figures, and a picture for each."""
+    """Write the table of all runs that have figures, and an image for each."""
     lines = [
         "# What is imitated",
         "",
@@ -228,7 +228,7 @@ def told(each: Figures) -> str:
 
 
 def draw(name: str, figures: dict[int, Figures]) -> None:
-    """Write the curves of all seeds as one picture."""
+    """Write the curves of all seeds as one image."""
     first = next(iter(figures.values()))
     two = "estimates" in first
     figure, both = plt.subplots(1, 1 + two, figsize=(7 + 3 * two, 3.5), squeeze=False, layout="constrained")
@@ -255,7 +255,7 @@ def main() -> None:
     parser.add_argument("run", nargs="?", choices=RUNS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--unity", type=Path, default=UNITY, help="a folder with demonstrations and models of Unity's")
-    parser.add_argument("--tables", action="store_true", help="run nothing; write tables and pictures from the figures")
+    parser.add_argument("--tables", action="store_true", help="run nothing; write tables and images from the figures")
     arguments = parser.parse_args()
     if (arguments.run is None) == (not arguments.tables):
         parser.error("name a run or say --tables")

@@ -2,12 +2,12 @@
 
 python tests/benchmarks/pyramids.py curiosity --seed 0
 python tests/benchmarks/pyramids.py imitation --seed 0 --demonstrations FOLDER    # with Unity's ExpertPyramid.demo
-python tests/benchmarks/pyramids.py --tables                                      # only write table and picture again
+python tests/benchmarks/pyramids.py --tables                                      # only write table and image again
 
 A run is `unity-learn` with the settings of `configs`, which are Unity's, on two embedded players of 16 agents each. It
 ends when the mean reward of the last 150,000 agent-steps is what Unity documents, with the agent-steps of `--steps` or
 after `--minutes`, whichever comes first. Time counts from the start of the command. Figures go to
-`pyramids/curves.json`; from them come the table in `pyramids/README.md` and the picture `pyramids/curves.png`.
+`pyramids/curves.json`; from them come the table in `pyramids/README.md` and the image `pyramids/curves.png`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def reached(curve: Curve, rewards: Any, goal: float) -> str:
 
 
 def write_tables() -> None:
-    """Write the table and the picture of all runs that have figures."""
+    """Write the table and the image of all runs that have figures."""
     runs = {name: {int(seed): curve for seed, curve in seeds.items()} for name, seeds in _figures().items()}
     lines = [
         "# Pyramids, whose reward is sparse",
@@ -113,7 +113,7 @@ def write_tables() -> None:
 
 
 def draw(runs: dict[str, dict[int, Curve]]) -> None:
-    """Write the learning curves against agent-steps and against time as one picture."""
+    """Write the learning curves against agent-steps and against time as one image."""
     figure, both = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for color, (name, seeds) in enumerate(runs.items()):
         for style, (seed, curve) in zip(("-", "--", ":", "-."), seeds.items(), strict=False):
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_500_000, help="agent-steps at most (1,500,000)")
     parser.add_argument("--minutes", type=float, default=30, help="at most (30)")
     parser.add_argument("--demonstrations", type=Path, default=DEMONSTRATIONS, help="a folder of Unity's recordings")
-    parser.add_argument("--tables", action="store_true", help="run nothing; write table and picture from the figures")
+    parser.add_argument("--tables", action="store_true", help="run nothing; write table and image from the figures")
     arguments = parser.parse_args()
     if (arguments.run is None) == (not arguments.tables):
         parser.error("name a run or say --tables")

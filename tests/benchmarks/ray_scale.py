@@ -40,7 +40,7 @@ from sb3_ext.settings import RunSettings, loads
 from sb3_ext.training import Training, place_samplers
 
 ROOT = Path(__file__).resolve().parents[2]
-PICTURE = ROOT / "docs" / "images" / "ray_scale.png"
+IMAGE = ROOT / "docs" / "images" / "ray_scale.png"
 WORKLOAD = "12x8"
 STORE = 200 * 2**20  # bytes of Ray's object store
 SLEEPERS = """
@@ -138,7 +138,7 @@ def scale(samplers: Sequence[int], ticks: Sequence[float], seconds: float) -> No
                     flush=True,
                 )
                 draw(samplers, speeds)  # also of what there is after an interruption
-    print(f"drawn: {PICTURE.relative_to(ROOT)}")
+    print(f"drawn: {IMAGE.relative_to(ROOT)}")
 
 
 def draw(samplers: Sequence[int], speeds: dict[float, list[Speed]]) -> None:
@@ -160,8 +160,8 @@ def draw(samplers: Sequence[int], speeds: dict[float, list[Speed]]) -> None:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    PICTURE.parent.mkdir(exist_ok=True)
-    figure.savefig(PICTURE, dpi=120)
+    IMAGE.parent.mkdir(exist_ok=True)
+    figure.savefig(IMAGE, dpi=120)
 
 
 class Learning(Training):

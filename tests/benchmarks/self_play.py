@@ -2,12 +2,12 @@
 
 python tests/benchmarks/self_play.py --minutes 45
 python tests/benchmarks/self_play.py --minutes 45 --config tests/benchmarks/self_play/SoccerTwos-short.yaml
-python tests/benchmarks/self_play.py --tables                      # only write the table and the picture again
+python tests/benchmarks/self_play.py --tables                      # only write the table and the image again
 
 `unity-learn` trains with `configs/poca/SoccerTwos.yaml`, or the file given, for so many minutes. One player lays out
 many pitches, which costs less a step. Then the newest policy plays against others, half of the games on each side: its
 first snapshot, the oldest one that the run still has at its end, and random choices. Figures go to
-`self_play/<run>.json`; from them come the table in `self_play/README.md` and a picture of the rating.
+`self_play/<run>.json`; from them come the table in `self_play/README.md` and an image of the rating.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def learn(config: Path, minutes: float, areas: int, seed: int) -> dict[str, Any]
 
 
 def write_tables() -> None:
-    """Write the table of all runs, and a picture for each."""
+    """Write the table of all runs, and an image for each."""
     lines = [
         "# Self-play on SoccerTwos",
         "",
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--areas", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tables", action="store_true", help="run nothing; write table and pictures from the figures")
+    parser.add_argument("--tables", action="store_true", help="run nothing; write table and images from the figures")
     arguments = parser.parse_args()
     if (arguments.minutes is None) == (not arguments.tables):
         parser.error("say for how many --minutes, or --tables")

@@ -185,7 +185,7 @@ def test_pettingzoo_environments_are_pickled_as_their_arguments() -> None:
         copy.close()
 
 
-def test_pettingzoos_tests_of_cycles_and_pictures_pass() -> None:
+def test_pettingzoos_tests_of_cycles_and_images_pass() -> None:
     made = []
 
     def make(function: Any, **options: Any) -> Any:

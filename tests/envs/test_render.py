@@ -22,7 +22,7 @@ HAS_DISPLAY = bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win
 SINGLE_AGENT_IDS = [environment_id(scene) for scene in SCENES if scene not in MULTI_AGENT_SCENES]
 
 
-def picture(env: gym.Env) -> np.ndarray:
+def frame(env: gym.Env) -> np.ndarray:
     frame = env.render()
     assert frame.dtype == np.uint8
     assert frame.ndim == 3
@@ -37,16 +37,16 @@ def agent_column(frame: np.ndarray) -> float:
     return float(columns.mean()) / frame.shape[1] * 22 - 1
 
 
-def test_the_picture_shows_the_present_state_and_the_end_of_an_episode() -> None:
+def test_the_image_shows_the_present_state_and_the_end_of_an_episode() -> None:
     env = gym.make("Unity-Basic-v0", render_mode="rgb_array")
     env.reset(seed=0)
     for position in range(10, 17):
-        assert agent_column(picture(env)) == pytest.approx(position, abs=0.1)
+        assert agent_column(frame(env)) == pytest.approx(position, abs=0.1)
         _, _, terminated, _, _ = env.step(2)
     assert terminated
-    assert agent_column(picture(env)) == pytest.approx(17, abs=0.1)
+    assert agent_column(frame(env)) == pytest.approx(17, abs=0.1)
     env.reset()
-    assert agent_column(picture(env)) == pytest.approx(10, abs=0.1)
+    assert agent_column(frame(env)) == pytest.approx(10, abs=0.1)
     env.close()
 
 
@@ -55,7 +55,7 @@ def test_rendering_does_not_change_the_course_of_a_scene() -> None:
     first, _ = plain.reset(seed=3)
     np.testing.assert_array_equal(drawn.reset(seed=3)[0], first)
     for _ in range(40):
-        picture(drawn)
+        frame(drawn)
         observation, _, terminated, _, _ = plain.step(np.ones(2, np.float32))
         np.testing.assert_array_equal(drawn.step(np.ones(2, np.float32))[0], observation)
         if terminated:
@@ -81,12 +81,12 @@ def test_every_scene_draws_what_changes(env_id: str) -> None:
         mask = env.action_masks()
         discrete = isinstance(env.action_space, gym.spaces.Discrete)
         env.step(env.action_space.sample(mask.astype(np.int8)) if discrete else env.action_space.sample())
-    assert picture(env).shape == first.shape
-    assert not np.array_equal(picture(env), first)
+    assert frame(env).shape == first.shape
+    assert not np.array_equal(frame(env), first)
     env.close()
 
 
-def test_gymnasiums_checker_passes_with_pictures() -> None:
+def test_gymnasiums_checker_passes_with_images() -> None:
     env = gym.make("Unity-Basic-v0", render_mode="rgb_array")
     check_env(env.unwrapped, skip_render_check=not HAS_DISPLAY)
     env.close()
@@ -95,11 +95,11 @@ def test_gymnasiums_checker_passes_with_pictures() -> None:
 def test_a_new_seed_goes_on_drawing() -> None:
     env = gym.make("Unity-3DBall-v0", render_mode="rgb_array")
     env.reset(seed=1)
-    first = picture(env)
+    first = frame(env)
     env.reset(seed=2)
-    assert not np.array_equal(picture(env), first)
+    assert not np.array_equal(frame(env), first)
     env.reset(seed=1)
-    np.testing.assert_array_equal(picture(env), first)
+    np.testing.assert_array_equal(frame(env), first)
     env.close()
 
 
@@ -144,10 +144,10 @@ def test_a_vector_environment_shows_each_agent(tmp_path: Path) -> None:
 def test_a_game_of_several_agents_shows_its_first_area() -> None:
     game = unity_gym.parallel_env("Unity-FoodCollector-v0", num_areas=2, render_mode="rgb_array")
     game.reset(seed=1)
-    first = picture(game)
+    first = frame(game)
     ahead = {"continuous": np.array([1, 0, 0], np.float32), "discrete": 0}
     game.step(dict.fromkeys(game.agents, ahead))
-    assert not np.array_equal(picture(game), first)
+    assert not np.array_equal(frame(game), first)
     game.close()
 
 
@@ -156,14 +156,14 @@ def test_a_game_that_is_over_shows_its_last_state() -> None:
     game.reset()
     while game.agents:
         game.step(dict.fromkeys(game.agents, 2))
-    assert agent_column(picture(game)) == pytest.approx(17, abs=0.1)
+    assert agent_column(frame(game)) == pytest.approx(17, abs=0.1)
     game.reset()
-    assert agent_column(picture(game)) == pytest.approx(10, abs=0.1)
+    assert agent_column(frame(game)) == pytest.approx(10, abs=0.1)
     game.close()
 
 
-def build_without_pictures(tmp_path: Path, scene: str) -> Path:
-    """A player that plays an embedded scene and, like a Unity build, does not know the channel of pictures."""
+def build_without_images(tmp_path: Path, scene: str) -> Path:
+    """A player that plays an embedded scene and, like a Unity build, does not know the channel of images."""
     program = tmp_path / "build.x86_64"
     program.write_text(
         f"""#!{sys.executable}
@@ -178,17 +178,17 @@ sys.exit(__main__.main(["{scene}", *sys.argv[1:]]))
 
 
 def test_a_build_shows_what_the_camera_sees(tmp_path: Path) -> None:
-    build = build_without_pictures(tmp_path, "GridWorld")
+    build = build_without_images(tmp_path, "GridWorld")
     arguments = {"file_name": build, "additional_args": ["--areas", "1"], "render_mode": "rgb_array"}
     env = gym.make("Unity-v0", **arguments)
     observation, _ = env.reset()
     (camera,) = (part for part in observation.values() if part.ndim == 3)
-    np.testing.assert_array_equal(picture(env), camera.transpose(1, 2, 0))
+    np.testing.assert_array_equal(frame(env), camera.transpose(1, 2, 0))
     env.close()
     env = gym.make("Unity-v0", visual_dtype="float32", **arguments)
     observation, _ = env.reset()
     (camera,) = (part for part in observation.values() if part.ndim == 3)
-    np.testing.assert_allclose(picture(env) / 255, camera.transpose(1, 2, 0), atol=1e-6)
+    np.testing.assert_allclose(frame(env) / 255, camera.transpose(1, 2, 0), atol=1e-6)
     env.close()
 
 
@@ -196,7 +196,7 @@ def test_a_build_without_a_camera_cannot_be_rendered(tmp_path: Path) -> None:
     with pytest.raises(UnityGymError, match=r"nothing to render.*VectorSensor_size8.*camera"):
         gym.make(
             "Unity-v0",
-            file_name=build_without_pictures(tmp_path, "3DBall"),
+            file_name=build_without_images(tmp_path, "3DBall"),
             additional_args=["--areas", "1"],
             render_mode="rgb_array",
         )

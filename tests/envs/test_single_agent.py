@@ -19,7 +19,7 @@ SINGLE_AGENT_IDS = [environment_id(scene) for scene in SCENES if scene not in MU
 @pytest.mark.parametrize("env_id", SINGLE_AGENT_IDS)
 def test_gymnasiums_checker_passes(env_id: str) -> None:
     env = gym.make(env_id)
-    gymnasium_check_env(env.unwrapped, skip_render_check=True)  # test_render.py checks the pictures
+    gymnasium_check_env(env.unwrapped, skip_render_check=True)  # test_render.py checks the images
     env.close()
 
 

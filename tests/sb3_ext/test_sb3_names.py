@@ -197,11 +197,11 @@ def test_options_of_sb3_can_be_overridden(env: Any) -> None:
     assert (model.max_grad_norm, model.advantage_normalization, model.value_clipping) == (1, "minibatch", "clipped")
 
 
-PICTURE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
+IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
 SEEN = {
     "MlpPolicy": spaces.Box(-5, 5, (4,), np.float32),
-    "CnnPolicy": PICTURE,
-    "MultiInputPolicy": spaces.Dict({"eye": PICTURE, "more": spaces.Box(-1, 1, (2, 3), np.float32)}),
+    "CnnPolicy": IMAGE,
+    "MultiInputPolicy": spaces.Dict({"eye": IMAGE, "more": spaces.Box(-1, 1, (2, 3), np.float32)}),
 }
 
 

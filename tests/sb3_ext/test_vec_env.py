@@ -147,12 +147,12 @@ def test_wrong_calls_are_refused() -> None:
     env.close()
 
 
-def test_pictures_stand_side_by_side() -> None:
+def test_images_stand_side_by_side() -> None:
     env = UnityVecEnv("Unity-3DBall-v0", num_areas=4, render_mode="rgb_array")
     env.reset()
-    pictures = env.get_images()
-    assert len(pictures) == 4
-    height, width, _ = pictures[0].shape
+    images = env.get_images()
+    assert len(images) == 4
+    height, width, _ = images[0].shape
     tiles = env.render()
     assert tiles is not None
     assert tiles.shape == (2 * height, 2 * width, 3)

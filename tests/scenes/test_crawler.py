@@ -251,7 +251,7 @@ def test_a_seed_settles_the_course_with_any_number_of_threads(launch) -> None:
     assert messages[0] == messages[1]
 
 
-def test_the_picture_shows_the_body_its_forelegs_on_the_ground_and_the_target(held) -> None:
+def test_the_image_shows_the_body_its_forelegs_on_the_ground_and_the_target(held) -> None:
     env, scene = held
     for _ in range(20):
         step(env, STAND)

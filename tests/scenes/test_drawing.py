@@ -10,7 +10,7 @@ from unity_gym.scenes.drawing import BLUE, RED, Canvas
 
 def covered(canvas: Canvas, color: tuple[int, int, int] = BLUE) -> float:
     """The area that has a color, in m², by the mixture at its edge too; the canvas is black and 10 pixels a meter."""
-    return float((canvas.picture / np.array(color)).mean(axis=2).sum()) / 100
+    return float((canvas.image / np.array(color)).mean(axis=2).sum()) / 100
 
 
 @pytest.fixture
@@ -18,14 +18,14 @@ def canvas() -> Canvas:
     return Canvas(-10, -5, 10, 5, pixels=200, color=(0, 0, 0))
 
 
-def test_the_picture_has_the_proportions_of_the_world_and_even_sides() -> None:
-    assert Canvas(0, 0, 2, 1, pixels=301).picture.shape == (150, 300, 3)
-    assert Canvas(-1, 0, 20, 1, pixels=401).picture.shape == (20, 400, 3)
+def test_the_image_has_the_proportions_of_the_world_and_even_sides() -> None:
+    assert Canvas(0, 0, 2, 1, pixels=301).image.shape == (150, 300, 3)
+    assert Canvas(-1, 0, 20, 1, pixels=401).image.shape == (20, 400, 3)
 
 
-def test_right_and_up_in_the_world_are_right_and_up_in_the_picture(canvas) -> None:
+def test_right_and_up_in_the_world_are_right_and_up_in_the_image(canvas) -> None:
     canvas.rectangle(9.5, 4.5, 0.5, 0.5, BLUE)
-    assert (canvas.picture[:10, 190:] == BLUE).all()
+    assert (canvas.image[:10, 190:] == BLUE).all()
     assert covered(canvas) == pytest.approx(1)
 
 
@@ -38,14 +38,14 @@ def test_shapes_cover_their_area_whatever_their_angle(canvas) -> None:
 
 def test_angles_are_counter_clockwise(canvas) -> None:
     canvas.rectangle(0, 0, 4, 0.5, BLUE, angle=np.pi / 4)
-    assert tuple(canvas.picture[50 - 20, 100 + 20]) == BLUE
-    assert tuple(canvas.picture[50 - 20, 100 - 20]) == (0, 0, 0)
+    assert tuple(canvas.image[50 - 20, 100 + 20]) == BLUE
+    assert tuple(canvas.image[50 - 20, 100 - 20]) == (0, 0, 0)
 
 
 def test_rings_and_lines_have_their_width(canvas) -> None:
     canvas.ring(-5, 0, 3, 0.5, BLUE)
     assert covered(canvas) == pytest.approx(2 * np.pi * 3 * 0.5, rel=0.02)
-    canvas.picture[:] = 0
+    canvas.image[:] = 0
     canvas.polyline([(0, -4), (0, 4), (8, 4)], 0.5, BLUE)
     assert covered(canvas) == pytest.approx(16 * 0.5 + np.pi * 0.25**2, rel=0.03)
 
@@ -53,8 +53,8 @@ def test_rings_and_lines_have_their_width(canvas) -> None:
 def test_what_lies_outside_is_left_out_and_later_shapes_cover_earlier_ones(canvas) -> None:
     canvas.disc(-30, 0, 5, BLUE)
     canvas.rectangle(0, 20, 3, 3, BLUE)
-    assert not canvas.picture.any()
+    assert not canvas.image.any()
     canvas.rectangle(0, 0, 30, 30, BLUE)
-    assert (canvas.picture == BLUE).all()
+    assert (canvas.image == BLUE).all()
     canvas.rectangle(0, 0, 30, 30, RED)
-    assert (canvas.picture == RED).all()
+    assert (canvas.image == RED).all()

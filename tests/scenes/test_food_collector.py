@@ -294,17 +294,17 @@ def towards_food(images: Array) -> ActionTuple:
     right, ahead = 19.5 - np.arange(40)[:, np.newaxis], np.arange(40) - 19.5
     distance = np.hypot(right, ahead)
     action = ActionTuple(np.zeros((n, 3), np.float32), np.zeros((n, 1), np.int32))
-    for row, picture in enumerate(images > 0):
+    for row, image in enumerate(images > 0):
         goal = np.zeros(2)
-        if picture[FOOD].any():
-            nearest = np.where(picture[FOOD], distance, np.inf).argmin()
+        if image[FOOD].any():
+            nearest = np.where(image[FOOD], distance, np.inf).argmin()
             goal = np.array([19.5 - nearest // 40, nearest % 40 - 19.5])
             goal /= np.hypot(*goal)
         else:
             goal[1] = 1.0
-            if (picture[WALL] & (distance < 6)).any():
+            if (image[WALL] & (distance < 6)).any():
                 action.continuous[row, 2] = 1
-        for place in np.argwhere(picture[BAD_FOOD] & (distance < 4)):
+        for place in np.argwhere(image[BAD_FOOD] & (distance < 4)):
             away = np.array([19.5 - place[0], place[1] - 19.5])
             goal -= 0.5 * away / np.hypot(*away) ** 2
         action.continuous[row, :2] = 0.25 * goal[1], 0.25 * goal[0]

@@ -1,4 +1,4 @@
-"""GridWorld, played by what its pictures show."""
+"""GridWorld, played by what its images show."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def playing(areas: int, **parameters: float) -> Iterator[UnityEnvironment]:
         yield env
 
 
-def things(pictures: Array) -> Array:
+def things(images: Array) -> Array:
     """What each pixel of (n, 3, 64, 84) shows: the thing whose color is the nearest."""
-    distance = np.abs(pictures.astype(int).transpose(0, 2, 3, 1)[..., np.newaxis, :] - COLORS).sum(axis=-1)
+    distance = np.abs(images.astype(int).transpose(0, 2, 3, 1)[..., np.newaxis, :] - COLORS).sum(axis=-1)
     return distance.argmin(axis=-1)
 
 
-def read(pictures: Array, size: int = 5) -> tuple[Array, Array, Array]:
+def read(images: Array, size: int = 5) -> tuple[Array, Array, Array]:
     """Which cells, bool (n, x, z), show a plus, an ex, the agent."""
-    seen, scale = things(pictures), 64 / size
+    seen, scale = things(images), 64 / size
     i, j = np.indices((size, size))
 
     def at(x: float, z: float) -> Array:
@@ -78,8 +78,8 @@ def moves_to(goal: int, avoid: int, size: int = 5) -> dict[int, tuple[int, int]]
     return found
 
 
-def best_actions(pictures: Array, signals: Array, towards_wanted: bool = True) -> Array:
-    plus, ex, agent = (cells.reshape(len(cells), -1).argmax(axis=1) for cells in read(pictures))
+def best_actions(images: Array, signals: Array, towards_wanted: bool = True) -> Array:
+    plus, ex, agent = (cells.reshape(len(cells), -1).argmax(axis=1) for cells in read(images))
     to_plus = (signals[:, 0] == 1) == towards_wanted
     goals, others = np.where(to_plus, plus, ex), np.where(to_plus, ex, plus)
     return np.array([moves_to(g, o)[a][1] for g, o, a in zip(goals, others, agent, strict=True)], np.int32)[:, None]
@@ -143,7 +143,7 @@ def test_the_wrong_goal_sets_the_reward_to_minus_one() -> None:
     np.testing.assert_allclose(returns, -1 - 0.01 * (np.array(lengths) - 1), atol=1e-6)
 
 
-def test_the_last_picture_shows_the_agent_on_its_goal() -> None:
+def test_the_last_image_shows_the_agent_on_its_goal() -> None:
     with playing(areas=9) as env:
         ended = 0
         while ended < 5:
@@ -224,13 +224,13 @@ def test_the_camera_draws_what_unitys_camera_recorded_to_the_pixel() -> None:
     assert np.abs(drawn.astype(int) - recorded).mean() < 1.5  # Unity's walls throw shadows
 
 
-def test_a_picture_shows_the_whole_grid() -> None:
+def test_an_image_shows_the_whole_grid() -> None:
     scene = GridWorld(Academy(Communicator(port=1), seed=1), areas=2)
     for agents in scene.kinds:
         agents.reset()
-    picture = scene.render(1)
-    assert (picture.shape, picture.dtype) == ((400, 400, 3), np.uint8)
-    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
+    image = scene.render(1)
+    assert (image.shape, image.dtype) == ((400, 400, 3), np.uint8)
+    assert len(np.unique(image.reshape(-1, 3), axis=0)) > 5
 
 
 def test_images_that_are_kept_are_what_the_camera_sees() -> None:

@@ -273,9 +273,9 @@ def test_a_reset_in_mid_episode_begins_new_boards_of_499_moves(launch) -> None:
     assert (agent.done, agent.interrupted) == (True, True)
 
 
-def test_a_picture_shows_the_board() -> None:
+def test_an_image_shows_the_board() -> None:
     scene = Match3(Academy(Communicator(port=1), seed=1), areas=1)
     scene.kinds[0][0].reset()
-    picture = scene.render(0)
-    assert (picture.shape, picture.dtype) == ((444, 400, 3), np.uint8)
-    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 6
+    image = scene.render(0)
+    assert (image.shape, image.dtype) == ((444, 400, 3), np.uint8)
+    assert len(np.unique(image.reshape(-1, 3), axis=0)) > 6

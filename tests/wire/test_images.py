@@ -1,4 +1,4 @@
-"""Images of every layout against known pictures."""
+"""Images of every layout against known images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANNELS_FIRST, CHANNELS_LAST = (NONE, EQUIVARIANT, EQUIVARIANT), (EQUIVARIANT, 
 HEIGHT, WIDTH = 5, 7
 
 
-def picture(channels: int, seed: int = 0) -> Array:
+def random_image(channels: int, seed: int = 0) -> Array:
     """Random bytes, uint8 (channels, height, width)."""
     return np.random.default_rng(seed).integers(0, 256, (channels, HEIGHT, WIDTH), dtype=np.uint8)
 
@@ -68,7 +68,7 @@ def decoded(sensors: list[Sensor], version: str = "4.0.0", dtype: str = "uint8",
 
 
 def assert_images_are(column: Array, expected: list[Array]) -> None:
-    """Compare with uint8 pictures, whatever the column's dtype."""
+    """Compare with uint8 images, whatever the column's dtype."""
     if column.dtype == np.uint8:
         np.testing.assert_array_equal(column, expected)
     else:
@@ -79,7 +79,7 @@ def assert_images_are(column: Array, expected: list[Array]) -> None:
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("channels", [2, 3, 4, 5, 6])
 def test_compressed_images_come_out_channels_first(channels: int, layout: str, dtype: str) -> None:
-    images = [picture(channels, seed) for seed in range(3)]
+    images = [random_image(channels, seed) for seed in range(3)]
     sent = [camera(channels, layout, data=pngs(image)) for image in images]
     assert_images_are(decoded(sent, dtype=dtype), images)
 
@@ -101,7 +101,7 @@ def test_compressed_images_come_out_channels_first(channels: int, layout: str, d
 def test_uncompressed_images_are_read_as_they_lie_in_memory(
     version: str, declared: str, memory: str, channels: int, dtype: str
 ) -> None:
-    images = [picture(channels, seed) for seed in range(2)]
+    images = [random_image(channels, seed) for seed in range(2)]
     laid_out = [image if memory == "CHW" else image.transpose(1, 2, 0) for image in images]
     sent = [camera(channels, declared, data=image / np.float32(255)) for image in laid_out]
     assert_images_are(decoded(sent, version, dtype), images)
@@ -111,21 +111,21 @@ def test_uncompressed_images_are_read_as_they_lie_in_memory(
 @pytest.mark.parametrize("memory", ["CHW", "HWC"])
 @pytest.mark.parametrize("version", ["2.0.1", "4.0.0", "4.0.1"])
 def test_the_memory_layout_can_be_told(version: str, memory: str, declared: str) -> None:
-    image = picture(3)
+    image = random_image(3)
     laid_out = image if memory == "CHW" else image.transpose(1, 2, 0)
     sent = [camera(3, declared, data=laid_out / np.float32(255))]
     assert_images_are(decoded(sent, version, layout=memory), [image])
 
 
 def test_the_told_memory_layout_leaves_compressed_images_alone() -> None:
-    image = picture(3)
+    image = random_image(3)
     for layout in ("CHW", "HWC"):
         assert_images_are(decoded([camera(3, "CHW", data=pngs(image))], layout=layout), [image])
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "1.6.0-preview"])
 def test_packages_that_announce_no_dimension_properties_send_channels_last(version: str) -> None:
-    image = picture(3)
+    image = random_image(3)
     sent = [camera(3, "HWC", data=image.transpose(1, 2, 0) / np.float32(255), announced=False)]
     assert_images_are(decoded(sent, version), [image])
     assert_images_are(decoded([camera(3, "HWC", data=pngs(image), announced=False)], version), [image])
@@ -151,7 +151,7 @@ def test_dimension_properties_tell_the_layout_and_without_them_the_version(
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("mapping", [(), (0, 0, 0)])
 def test_one_channel_is_the_mean_of_red_green_and_blue(mapping: tuple[int, ...], dtype: str) -> None:
-    image = picture(3)
+    image = random_image(3)
     mean = image.astype(np.float64).mean(axis=0, keepdims=True)
     column = decoded([camera(1, "CHW", data=png(image), mapping=mapping)], dtype=dtype)
     if dtype == "uint8":
@@ -161,19 +161,19 @@ def test_one_channel_is_the_mean_of_red_green_and_blue(mapping: tuple[int, ...],
 
 
 def test_a_grey_png_has_three_equal_channels() -> None:
-    gray = picture(1)
+    gray = random_image(1)
     data = png(np.repeat(gray, 3, axis=0), "L")
     assert_images_are(decoded([camera(1, "CHW", data=data, mapping=(0, 0, 0))]), [gray])
 
 
 def test_mapped_channels_go_where_the_mapping_says() -> None:
-    image = picture(6)
+    image = random_image(6)
     sent = [camera(4, "CHW", data=pngs(image), mapping=(3, -1, 0, 2, -1, 1))]
     assert_images_are(decoded(sent), [image[[2, 5, 3, 0]]])
 
 
 def test_decoded_channels_with_one_output_are_averaged_and_others_kept() -> None:
-    image = picture(6)
+    image = random_image(6)
     column = decoded([camera(2, "CHW", data=pngs(image), mapping=(1, 0, 1, 0, 1, -1))], dtype="float32")
     numbers = image.astype(np.float64) / 255
     expected = [numbers[[1, 3]].mean(axis=0), numbers[[0, 2, 4]].mean(axis=0)]
@@ -231,14 +231,14 @@ def that_is_a_jpeg(_: bytes) -> bytes:
 )
 def test_a_broken_png_is_an_error_with_behavior_and_sensor(damage: object) -> None:
     assert callable(damage)
-    good = pngs(picture(3))
+    good = pngs(random_image(3))
     sent = [camera(3, "CHW", data=good), camera(3, "CHW", data=damage(good))]
     with pytest.raises(ProtocolError, match=r"'Ball', sensor 0 \('eye'\): .*PNG"):
         decoded(sent)
 
 
-def test_a_png_that_is_damaged_anywhere_gives_a_picture_or_our_error() -> None:
-    good = pngs(picture(3))
+def test_a_png_that_is_damaged_anywhere_gives_an_image_or_our_error() -> None:
+    good = pngs(random_image(3))
     for position in range(len(good)):
         for data in (good[:position], good[:position] + bytes([good[position] ^ 0xA5]) + good[position + 1 :]):
             if data:
@@ -248,7 +248,7 @@ def test_a_png_that_is_damaged_anywhere_gives_a_picture_or_our_error() -> None:
                     assert "'Ball', sensor 0 ('eye')" in str(error)  # noqa: PT017
 
 
-def test_a_picture_of_another_size_is_an_error() -> None:
+def test_an_image_of_another_size_is_an_error() -> None:
     small = np.zeros((3, HEIGHT - 1, WIDTH), np.uint8)
     with pytest.raises(ProtocolError, match=r"\(4, 7\) pixels where the sensor has \(5, 7\)"):
         decoded([camera(3, "CHW", data=pngs(small))])
@@ -256,13 +256,13 @@ def test_a_picture_of_another_size_is_an_error() -> None:
 
 def test_too_few_channels_are_an_error() -> None:
     with pytest.raises(ProtocolError, match="3 channels together where the sensor has 4"):
-        decoded([camera(4, "CHW", data=pngs(picture(3)))])
+        decoded([camera(4, "CHW", data=pngs(random_image(3)))])
 
 
 @pytest.mark.parametrize("mapping", [(0, 1, 2, 3), (0, 0, 1), (0, 1, 3), (0, 1, -2)])
 def test_a_mapping_that_does_not_fit_is_an_error(mapping: tuple[int, ...]) -> None:
     with pytest.raises(ProtocolError, match="channel mapping"):
-        decoded([camera(3, "CHW", data=pngs(picture(3)), mapping=mapping)])
+        decoded([camera(3, "CHW", data=pngs(random_image(3)), mapping=mapping)])
 
 
 def test_uncompressed_data_of_another_length_are_an_error() -> None:
@@ -273,6 +273,6 @@ def test_uncompressed_data_of_another_length_are_an_error() -> None:
 
 
 def test_an_agent_that_sends_floats_among_agents_that_send_pngs_is_an_error() -> None:
-    image = picture(3)
+    image = random_image(3)
     with pytest.raises(ProtocolError, match="do not begin as a PNG"):
         decoded([camera(3, "CHW", data=pngs(image)), camera(3, "CHW", data=image / 255)])

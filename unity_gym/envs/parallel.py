@@ -67,7 +67,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
     :param action_mask: where action masks are: "observation" (and in the info, too), "info", or None for nowhere
     :param max_cycles: truncate all agents after this many steps; with `wait_for="any"` a step after which no agent
         requests a decision does not count. By default a game has no limit but the scene's
-    :param render_mode: "rgb_array": `render()` returns a picture of the player's first area, uint8 (height, width, 3);
+    :param render_mode: "rgb_array": `render()` returns an image of the player's first area, uint8 (height, width, 3);
         of a build, what the first agent's first camera sees. "human": a window shows it
     :param options: as in `PlayerOptions`
     :raises InvalidValueError: If an option has another value than those named
@@ -128,7 +128,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
             self._pool.reset()
             self._meet_agents()
             if render_mode is not None:
-                self._picture()  # raises if there is none
+                self._image()  # raises if there is none
             on_error.pop_all()
 
     def _meet_agents(self) -> None:
@@ -270,15 +270,15 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
 
         When no agent is left, it shows the state that the last episode ended in.
         """
-        return self._picture() if self.render_mode == "rgb_array" else None
+        return self._image() if self.render_mode == "rgb_array" else None
 
-    def _picture(self) -> Array:
+    def _image(self) -> Array:
         ended = not (self.agents or self._untouched)
         return render_frames(self._pool, next(iter(self._pool.tables.values())), ended)[0]
 
     def _show(self) -> None:
         if self._window is not None:
-            self._window.show(self._picture())
+            self._window.show(self._image())
 
     def close(self) -> None:
         """End the player. Can be called any number of times."""

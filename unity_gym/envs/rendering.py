@@ -1,4 +1,4 @@
-"""The pictures that environments return from `render()` or show in a window."""
+"""The images that environments return from `render()` or show in a window."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def open_window(render_mode: str | None, title: str) -> Window | None:
 
 
 def render_frames(pool: PlayerPool, table: AgentTable, ended: bool = False) -> tuple[Array, ...]:
-    """One picture a row of the table, uint8 (height, width, 3), of the present state.
+    """One image per row of the table, uint8 (height, width, 3), of the present state.
 
-    The embedded player draws its areas, and agents of one area share the picture. Of a build, it is what the first
-    camera among the agent's sensors sees. The picture of a row that no agent has had is black.
+    The embedded player draws its areas, and agents of one area share the image. Of a build, it is what the first
+    camera among the agent's sensors sees. The image of a row that no agent has had is black.
 
     :param pool: players that were told how many areas to draw
     :param ended: take the state that the last episode ended in instead; for one agent only
@@ -47,11 +47,11 @@ def render_frames(pool: PlayerPool, table: AgentTable, ended: bool = False) -> t
         rows = np.flatnonzero(table.player == worker)
         if ended and channel.last_end is not None:
             frames[rows[0]] = channel.last_end
-        elif channel.pictures:
+        elif channel.frames:
             for agent, row in enumerate(rows):
-                frames[row] = channel.pictures[agent * len(channel.pictures) // len(rows)]
+                frames[row] = channel.frames[agent * len(channel.frames) // len(rows)]
             for row in np.flatnonzero(table.player < 0):
-                frames[row] = np.zeros_like(channel.pictures[0])
+                frames[row] = np.zeros_like(channel.frames[0])
     return tuple(frame if frame is not None else _camera_image(table, row, ended) for row, frame in enumerate(frames))
 
 
@@ -66,17 +66,17 @@ def _camera_image(table: AgentTable, row: int, ended: bool) -> Array:
             return np.ascontiguousarray(colored.transpose(1, 2, 0))
     names = [sensor.name for sensor in table.spec.observation_specs]
     raise UnityGymError(
-        f"there is nothing to render: the player draws no pictures, as only the embedded one does, and none of the "
+        f"there is nothing to render: the player draws no images, as only the embedded one does, and none of the "
         f"sensors {names} is a camera. Give the agent a camera sensor, or leave render_mode at None"
     )
 
 
 def tiled(frames: tuple[Array, ...]) -> Array:
-    """Pictures of one size side by side, uint8, in about as many rows as columns; gaps are black."""
+    """Images of one size side by side, uint8, in about as many rows as columns; gaps are black."""
     height, width, _ = frames[0].shape
     columns = int(np.ceil(np.sqrt(len(frames))))
     rows = -(-len(frames) // columns)
-    picture = np.zeros((rows, height, columns, width, 3), np.uint8)
+    tiled = np.zeros((rows, height, columns, width, 3), np.uint8)
     for index, frame in enumerate(frames):
-        picture[index // columns, :, index % columns] = frame
-    return picture.reshape(rows * height, columns * width, 3)
+        tiled[index // columns, :, index % columns] = frame
+    return tiled.reshape(rows * height, columns * width, 3)

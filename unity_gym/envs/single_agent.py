@@ -33,7 +33,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
     :param behavior: the names of the behaviors that the agent may have, one or several, each with or without its
         "?team=…". By default all, which must observe and do the same
-    :param render_mode: "rgb_array": `render()` returns a picture of the present state, uint8 (height, width, 3), which
+    :param render_mode: "rgb_array": `render()` returns an image of the present state, uint8 (height, width, 3), which
         the embedded player draws; of a build it is what the agent's first camera sees. "human": a window shows it
     :param options: as in `PlayerOptions`; `num_areas` is 1 by default
     :raises UnityGymError: the scene shows more than one agent or behavior
@@ -73,7 +73,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             self._untouched = True  # no step since the reset above
             self._in_episode = False
             if render_mode is not None:
-                self._picture()  # raises if there is none
+                self._image()  # raises if there is none
             on_error.pop_all()
 
     def _require_one_agent(self) -> None:
@@ -166,15 +166,15 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         After a step that ended the episode it shows the state that it ended in. With "human", `reset` and `step` have
         shown it already.
         """
-        return self._picture() if self.render_mode == "rgb_array" else None
+        return self._image() if self.render_mode == "rgb_array" else None
 
-    def _picture(self) -> Array:
+    def _image(self) -> Array:
         ended = not (self._in_episode or self._untouched)
         return render_frames(self._pool, self._table, ended)[0]
 
     def _show(self) -> None:
         if self._window is not None:
-            self._window.show(self._picture())
+            self._window.show(self._image())
 
     def close(self) -> None:
         """End the player. Can be called any number of times."""

@@ -65,7 +65,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
     :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
     :param wait_for: "all" or "any"
     :param autoreset_mode: SAME_STEP or NEXT_STEP, or their values "SameStep" and "NextStep"
-    :param render_mode: "rgb_array": `render()` returns a picture for each agent, uint8 (height, width, 3), which agents
+    :param render_mode: "rgb_array": `render()` returns an image for each agent, uint8 (height, width, 3), which agents
         of one area share; of a build, what the agent's first camera sees. "human": a window shows them side by side
     :param options: as in `PlayerOptions`
     :raises UnityGymError: If there are more agents than rows, or behaviors that differ and none was named
@@ -284,7 +284,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         return masks
 
     def render(self) -> tuple[Array, ...] | None:
-        """With `render_mode="rgb_array"`, the picture of each agent's present state, uint8 (height, width, 3)."""
+        """With `render_mode="rgb_array"`, the image of each agent's present state, uint8 (height, width, 3)."""
         return render_frames(self._pool, self._table) if self.render_mode == "rgb_array" else None
 
     def _show(self) -> None:

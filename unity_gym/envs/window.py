@@ -9,14 +9,14 @@ import numpy as np
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import Array
 
-_LEAST_WIDTH = 320  # pixels; smaller pictures, as of cameras, are enlarged by a whole number
+_LEAST_WIDTH = 320  # pixels; smaller images, as of cameras, are enlarged by a whole number
 
 
 class Window:
-    """Shows pictures, one after the other, no faster than they would pass in the scene. Closing it hides the rest.
+    """Shows images, one after the other, no faster than they would pass in the scene. Closing it hides the rest.
 
     :param title: of the window
-    :param fps: pictures a second
+    :param fps: images per second
     :raises UnityGymError: this Python has no tkinter, or there is no display
     """
 
@@ -38,25 +38,25 @@ class Window:
         self._root.title(title)
         self._label = tkinter.Label(self._root)
         self._label.pack()
-        self._picture = tkinter.PhotoImage(master=self._root)
+        self._image = tkinter.PhotoImage(master=self._root)
         self._root.protocol("WM_DELETE_WINDOW", self.close)
         self._open = True
         self._period = 1 / fps
         self._due = time.monotonic()
 
-    def show(self, picture: Array) -> None:
+    def show(self, image: Array) -> None:
         """Show uint8 (height, width, 3), when the one before has been there for its time."""
         if not self._open:
             return
-        factor = -(-_LEAST_WIDTH // picture.shape[1])
+        factor = -(-_LEAST_WIDTH // image.shape[1])
         if factor > 1:
-            picture = picture.repeat(factor, axis=0).repeat(factor, axis=1)
-        height, width, _ = picture.shape
+            image = image.repeat(factor, axis=0).repeat(factor, axis=1)
+        height, width, _ = image.shape
         time.sleep(max(0.0, self._due - time.monotonic()))
         self._due = max(self._due, time.monotonic() - self._period) + self._period
         # The PPM format, which Tk reads without further libraries.
-        self._picture.configure(data=b"P6 %d %d 255\n" % (width, height) + np.ascontiguousarray(picture).tobytes())
-        self._label.configure(image=self._picture)
+        self._image.configure(data=b"P6 %d %d 255\n" % (width, height) + np.ascontiguousarray(image).tobytes())
+        self._label.configure(image=self._image)
         self._root.update()
 
     def close(self) -> None:

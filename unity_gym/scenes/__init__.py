@@ -9,7 +9,7 @@ Any ML-Agents client that listens on the port can drive it. What happens where:
 - `academy.py` holds the order of one tick (0.02 s of the scene), `agents.py` the columns of all agents of one kind.
 - `sensors/` turns the state of a scene into observations, `messages.py` columns into bytes and bytes into columns.
 - `kernels.py` compiles the loops over areas and agents and keeps their machine code.
-- `shapes.py` holds the solid things that rays hit and `bodies.py` moves; `drawing.py` makes pictures.
+- `shapes.py` holds the solid things that rays hit and `bodies.py` moves; `drawing.py` makes images.
 - `heap.py` moves heaps of light boxes, `pitch.py` players and a ball; `movement.py` is how cubes walk.
 - `articulated/` moves bodies with limbs by MuJoCo, `rotations.py` holds the arithmetic of quaternions.
 - `perspective.py` draws what cameras see in perspective.

@@ -48,7 +48,7 @@ class Basic(Scene):
         canvas.disc(_SMALL_GOAL, 0, 0.25, GREEN)
         canvas.disc(_LARGE_GOAL, 0, 0.45, GREEN)
         canvas.rectangle(float(self.position[area]), 0, 0.3, 0.3, BLUE)
-        return canvas.picture
+        return canvas.image
 
     def _observe(self, rows: Array) -> Array:
         return np.asarray(self.position[rows, np.newaxis] == np.arange(_LAST))

@@ -77,7 +77,7 @@ class Communicator:
     """
 
     scene: Drawn
-    """What is drawn if the client wants pictures."""
+    """What is drawn if the client wants images."""
 
     def __init__(self, port: int) -> None:
         self.parameters = EnvironmentParameters()
@@ -89,7 +89,7 @@ class Communicator:
         self._new_seed: int | None = None
         self._unknown: set[uuid.UUID] = set()
         self._areas_to_draw = 0
-        self._end_picture: Array | None = None  # the state that an episode ended in, if only one area is drawn
+        self._end_frame: Array | None = None  # the state that an episode ended in, if only one area is drawn
         self._readers: dict[uuid.UUID, Callable[[IncomingMessage], None]] = {
             ENVIRONMENT_PARAMETERS: self.parameters.on_message_received,
             RESEEDING: self._reseed,
@@ -140,7 +140,7 @@ class Communicator:
         if asking is not None:
             self._waiting.setdefault(behavior, []).append((agents, asking))
         elif self._areas_to_draw == 1:
-            self._end_picture = self.scene.render(0)
+            self._end_frame = self.scene.render(0)
 
     def add_statistic(self, name: str, value: float, aggregation: int = 0) -> None:
         """Send a number for the client's statistics with the next message.
@@ -165,7 +165,7 @@ class Communicator:
         infos = {behavior: b"".join(parts) for behavior, parts in self._infos.items()}
         new = {name: self._actions[name] for name, sent in infos.items() if sent and name not in self._announced}
         self._announced.update(new)
-        self._send_pictures()
+        self._send_frames()
         message = output(infos, new, bytes(self._outgoing))
         waiting, self._waiting = self._waiting, {}
         for parts in self._infos.values():
@@ -243,16 +243,16 @@ class Communicator:
     def _set_areas_to_draw(self, message: IncomingMessage) -> None:
         self._areas_to_draw = message.read_int32()
 
-    def _send_pictures(self) -> None:
-        if self._end_picture is not None:
-            self._send_picture(1, 0, self._end_picture)
-            self._end_picture = None
+    def _send_frames(self) -> None:
+        if self._end_frame is not None:
+            self._send_frame(1, 0, self._end_frame)
+            self._end_frame = None
         for area in range(min(self._areas_to_draw, self.scene.areas)):
-            self._send_picture(0, area, self.scene.render(area))
+            self._send_frame(0, area, self.scene.render(area))
 
-    def _send_picture(self, moment: int, area: int, picture: Array) -> None:
-        height, width, _ = picture.shape
-        self._send(RENDERING, struct.pack("<4i", moment, area, height, width) + picture.tobytes())
+    def _send_frame(self, moment: int, area: int, frame: Array) -> None:
+        height, width, _ = frame.shape
+        self._send(RENDERING, struct.pack("<4i", moment, area, height, width) + frame.tobytes())
 
     def _reseed(self, message: IncomingMessage) -> None:
         self._new_seed = message.read_int32()

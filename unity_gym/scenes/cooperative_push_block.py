@@ -147,7 +147,7 @@ class CooperativePushBlock(Scene):
             x, _, z = shapes.center[:, area, agent]
             yaw = shapes.yaw[area, agent]
             canvas.line(x, z, x + 0.35 * np.sin(yaw), z + 0.35 * np.cos(yaw), 0.2, WHITE)
-        return canvas.picture
+        return canvas.image
 
 
 @kernel

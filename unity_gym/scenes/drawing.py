@@ -1,9 +1,9 @@
-"""Drawing in world coordinates: what `Scene.render` makes its pictures with.
+"""Drawing in world coordinates: what `Scene.render` makes its images with.
 
-    canvas = Canvas(-6, -6, 6, 6)                      # meters; the picture is 400 pixels wide
+    canvas = Canvas(-6, -6, 6, 6)                      # meters; the image is 400 pixels wide
     canvas.rectangle(0, 0, 5, 5, FLOOR)
     canvas.rectangle(x, z, 0.5, 0.5, BLUE, angle=-yaw)  # Unity's yaw is clockwise seen from above
-    return canvas.picture
+    return canvas.image
 
 Later shapes cover earlier ones. A shape's edge is mixed with what lies below it over one pixel.
 """
@@ -34,17 +34,17 @@ PURPLE: Color = (136, 73, 190)
 
 
 class Canvas:
-    """A picture of a part of a plane: `right` in the picture is the plane's first axis, up its second.
+    """An image of a part of a plane: `right` in the image is the plane's first axis, up its second.
 
     :param left: the least first coordinate to be seen, in meters
     :param bottom: the least second one
     :param right: the greatest first one
     :param top: the greatest second one
-    :param pixels: the picture's width; its height follows. Both are rounded to even numbers, as video encoders want
-    :param color: what the picture is filled with
+    :param pixels: the image's width; its height follows. Both are rounded to even numbers, as video encoders want
+    :param color: what the image is filled with
     """
 
-    picture: Array
+    image: Array
     """uint8 (height, width, 3), row 0 at the top."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Canvas:
         self._scale = width / (right - left)  # pixels per meter
         height = 2 * max(1, round((top - bottom) * self._scale / 2))
         self._left, self._top = left, top
-        self.picture = np.full((height, width, 3), color, np.uint8)
+        self.image = np.full((height, width, 3), color, np.uint8)
 
     def rectangle(
         self, x: float, y: float, half_width: float, half_height: float, color: Color, angle: float = 0
@@ -107,7 +107,7 @@ class Canvas:
 
         The columns come first, then the rows.
         """
-        height, width = self.picture.shape[:2]
+        height, width = self.image.shape[:2]
         columns = slice(
             max(0, int((left - self._left) * self._scale) - 1), max(0, int((right - self._left) * self._scale) + 2)
         )
@@ -116,7 +116,7 @@ class Canvas:
         )
         dx = (np.arange(width)[columns] + 0.5) / self._scale + (self._left - x)
         dy = (self._top - y) - (np.arange(height)[rows] + 0.5) / self._scale
-        return self.picture[rows, columns], dx[np.newaxis, :], dy[:, np.newaxis]
+        return self.image[rows, columns], dx[np.newaxis, :], dy[:, np.newaxis]
 
     def _fill(self, part: Array, distance: Array, color: Color) -> None:
         """Paint the pixels whose distance (m) from the shape is negative; its edge is one pixel wide."""

@@ -247,7 +247,7 @@ class DungeonEscape(Scene):
                 canvas.rectangle(x, z, half[0], half[2], color, angle=-yaw)
                 if thing < _AGENTS:
                     canvas.line(x, z, x + 0.35 * np.sin(yaw), z + 0.35 * np.cos(yaw), 0.2, WHITE)
-        return canvas.picture
+        return canvas.image
 
 
 @inner_kernel

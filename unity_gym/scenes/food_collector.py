@@ -181,7 +181,7 @@ class FoodCollector(Scene):
             frozen = self.shapes.tag[area, slot] == self._tag_of_frozen
             canvas.rectangle(x, z, 2 * half, 2 * half, BLACK if frozen else BLUE, -yaw)  # enlarged, to be seen
             canvas.polyline([(x, z), (x, z) + 4 * half * ahead], 0.5, BLACK)
-        return canvas.picture
+        return canvas.image
 
 
 @kernel

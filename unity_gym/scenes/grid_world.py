@@ -24,7 +24,7 @@ _LARGEST_GRID = 64  # cells; those of larger ones are smaller than a pixel of th
 _HALF_BAR = 0.1  # cells; goals and agent are made of bars that are one cell long
 
 _HEIGHT, _WIDTH = 64, 84  # pixels of the camera
-# What Unity's camera sees of each thing, shadows aside: the medians of pictures that were recorded in Unity.
+# What Unity's camera sees of each thing, shadows aside: the medians of images that were recorded in Unity.
 _WALL_COLOR = (137, 139, 143)
 _FLOOR_COLOR = (70, 73, 78)
 _AGENT_COLOR = (62, 195, 255)
@@ -176,12 +176,12 @@ class GridWorld(Scene):
 
     def see(self, areas: Array) -> Array:
         """Return images of areas, uint8 (k, 1, height, width, 3)."""
-        pictures = np.empty((len(areas), _HEIGHT, _WIDTH, 3), np.uint8)
+        images = np.empty((len(areas), _HEIGHT, _WIDTH, 3), np.uint8)
         for size in set(self.size[areas].tolist()):
             which = np.flatnonzero(self.size[areas] == size)
             alike = areas[which]
-            pictures[which] = _camera_over(size).take(self.goals[alike], self.cell(alike))
-        return pictures[:, np.newaxis]
+            images[which] = _camera_over(size).take(self.goals[alike], self.cell(alike))
+        return images[:, np.newaxis]
 
     def _goal_signal(self, areas: Array) -> Array:
         return np.asarray(self.wanted[areas, np.newaxis] == (_PLUS, _EX))
@@ -232,7 +232,7 @@ class GridWorld(Scene):
                 x, z = divmod(cell, size)
                 canvas.rectangle(x, z, 0.5, _HALF_BAR, color, angle)
                 canvas.rectangle(x, z, _HALF_BAR, 0.5, color, angle)
-        return canvas.picture
+        return canvas.image
 
 
 @kernel

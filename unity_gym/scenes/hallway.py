@@ -142,7 +142,7 @@ class Hallway(Scene):
         canvas.rectangle(0, 0, 24.75, 9.5, FLOOR)
 
         def draw(x: float, z: float, half: float, cross: bool, radius: float) -> None:
-            """Draw a symbol; the far end of the hallway is on the right, so the picture's axes are z and -x."""
+            """Draw a symbol; the far end of the hallway is on the right, so the image's axes are z and -x."""
             if cross:
                 canvas.line(z - radius, -x - radius, z + radius, -x + radius, half, WHITE)
                 canvas.line(z - radius, -x + radius, z + radius, -x - radius, half, WHITE)
@@ -161,4 +161,4 @@ class Hallway(Scene):
         x, z, yaw = shapes.center[0, area, _AGENT], shapes.center[2, area, _AGENT], shapes.yaw[area, _AGENT]
         canvas.rectangle(z, -x, 0.5, 0.5, BLUE, angle=-yaw)
         canvas.line(z, -x, z + 0.35 * np.cos(yaw), -x - 0.35 * np.sin(yaw), 0.2, ORANGE)
-        return canvas.picture
+        return canvas.image

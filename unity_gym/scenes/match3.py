@@ -340,7 +340,7 @@ class Match3(Scene):
                 canvas.disc(column, row, 0.45, _DISCS[color])
                 for ring in range(self.boards.special[area, row, column]):
                     canvas.ring(column, row, 0.3 - 0.15 * ring, 0.06, drawing.WHITE)
-        return canvas.picture
+        return canvas.image
 
 
 class Match3Vector(Match3):

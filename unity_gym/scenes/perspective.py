@@ -90,8 +90,8 @@ def photograph(
     arrays = center, turned, half, radius, color, tile
     first, own = np.zeros(1, np.int64), np.zeros((1, 2), np.int64)
     draw(image, first, own, position, rotation, view.angle, view.near, arrays, np.array(sky), shadows)
-    picture: Array = image[0]
-    return picture
+    frame: Array = image[0]
+    return frame
 
 
 def follow(position: Array, towards: Array, distance: float, height: float) -> View:

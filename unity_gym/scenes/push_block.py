@@ -128,7 +128,7 @@ class PushBlock(Scene):
         canvas.rectangle(agent_x, agent_z, 0.5, 0.5, BLUE, angle=-yaw)
         ahead_x, ahead_z = 0.35 * np.sin(yaw), 0.35 * np.cos(yaw)
         canvas.line(agent_x, agent_z, agent_x + ahead_x, agent_z + ahead_z, 0.2, WHITE)
-        return canvas.picture
+        return canvas.image
 
 
 class PushBlockWithInput(PushBlock):

@@ -223,4 +223,4 @@ class Pyramids(Scene):
         yaw = shapes.yaw[area, _AGENT]
         canvas.rectangle(x, z, 1, 1, BLUE, angle=-yaw)
         canvas.line(x, z, x + 0.8 * np.sin(yaw), z + 0.8 * np.cos(yaw), 0.4, WHITE)
-        return canvas.picture
+        return canvas.image

@@ -26,7 +26,7 @@ class Scene(ABC):
 
     @abstractmethod
     def render(self, area: int) -> Array:
-        """Return a picture of an area as it is now, uint8 (height, width, 3); `drawing.py` is there for it."""
+        """Return an image of an area as it is now, uint8 (height, width, 3); `drawing.py` is there for it."""
 
     def reset_environment(self) -> None:  # noqa: B027
         """At every full reset, also the first, before the agents' episodes begin (`OnEnvironmentReset`)."""

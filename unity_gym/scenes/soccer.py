@@ -246,7 +246,7 @@ class Soccer(Scene):
         x, _, z = shapes.center[:, area, self._ball]
         canvas.disc(x, z, pitch.BALL_RADIUS, WHITE)
         canvas.ring(x, z, pitch.BALL_RADIUS - 0.1, 0.2, BLACK)
-        return canvas.picture
+        return canvas.image
 
 
 @inner_kernel

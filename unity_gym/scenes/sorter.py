@@ -164,7 +164,7 @@ class Sorter(Scene):
         yaw = shapes.yaw[area, _AGENT]
         canvas.rectangle(x, z, 0.5, 0.5, BLUE, angle=-yaw)
         canvas.line(x, z, x + 0.35 * np.sin(yaw), z + 0.35 * np.cos(yaw), 0.2, WHITE)
-        return canvas.picture
+        return canvas.image
 
 
 @inner_kernel

@@ -236,7 +236,7 @@ class ThreeDBall(Scene):
             angle = np.arctan2(axes[1, across], axes[across, across])
             canvas.rectangle(0, 0, _HALF_PLATFORM, _HALF_PLATFORM, BLUE, angle)
             canvas.disc(ball[across], ball[1], radius, ORANGE)
-            views.append(canvas.picture)
+            views.append(canvas.image)
         return np.concatenate(views, axis=1)
 
     def simulate(self) -> None:

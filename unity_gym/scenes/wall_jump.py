@@ -183,7 +183,7 @@ class WallJump(Scene):
         x, _, z = shapes.center[:, area, _AGENT]
         yaw = shapes.yaw[area, _AGENT]
         canvas.line(x, z, x + 0.35 * np.sin(yaw), z + 0.35 * np.cos(yaw), 0.2, WHITE)
-        return canvas.picture
+        return canvas.image
 
 
 @inner_kernel
