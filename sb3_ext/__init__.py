@@ -33,6 +33,7 @@ from sb3_ext.sac import SAC
 from sb3_ext.self_play import SelfPlay
 from sb3_ext.self_play_env import SelfPlayCallback, SelfPlayVecEnv
 from sb3_ext.vec_env import UnityVecEnv
+from sb3_ext.workers import RayWorkers, Workers
 
 __all__ = [
     "BC",
@@ -47,10 +48,12 @@ __all__ = [
     "Extrinsic",
     "MultiBehaviorTraining",
     "OnnxPolicy",
+    "RayWorkers",
     "SelfPlay",
     "SelfPlayCallback",
     "SelfPlayVecEnv",
     "StatsCallback",
     "Teacher",
     "UnityVecEnv",
+    "Workers",
 ]

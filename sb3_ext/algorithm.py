@@ -8,7 +8,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -98,6 +98,13 @@ class _Steps:
         return steps
 
 
+class LearningWorkers(Protocol):
+    """Other processes in which agents act while a model learns; see `sb3_ext.workers.Workers`."""
+
+    def learn(self, model: UnityAlgorithm, callback: BaseCallback, log_interval: int | None) -> None:
+        """Train until the timesteps of the model are made, or its callback ends the training."""
+
+
 class UnityAlgorithm(BaseAlgorithm):
     """An SB3 algorithm whose agents decide whenever they are asked to, each for itself.
 
@@ -172,6 +179,11 @@ class UnityAlgorithm(BaseAlgorithm):
     @property
     def missing(self) -> int:
         """Number of decisions to be collected until an update is due."""
+        raise NotImplementedError
+
+    @property
+    def decisions_at_once(self) -> int:
+        """Number of decisions that samplers together collect at a time, if they do not wait for each other."""
         raise NotImplementedError
 
     def add(self, trajectories: Trajectories) -> None:
@@ -275,6 +287,28 @@ class UnityAlgorithm(BaseAlgorithm):
         if self._agents is None or self._last_obs is not before:
             self._begin()
         return prepared
+
+    def _learn_in_workers(
+        self,
+        workers: LearningWorkers,
+        total_timesteps: int,
+        callback: MaybeCallback,
+        log_interval: int | None,
+        tb_log_name: str,
+        reset_num_timesteps: bool,
+        progress_bar: bool,
+    ) -> None:
+        """Learn from agents in other processes; see `learn`."""
+        total_timesteps, callback = self._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+        )
+        callback.on_training_start(locals(), globals())
+        try:
+            workers.learn(self, callback, log_interval)
+        finally:
+            self.end_learning()
+            self._agents = self._last_obs = None  # the next `learn` resets the environment
+        callback.on_training_end()
 
     def _begin(self) -> None:
         """Begin with the agents of an environment that was reset; what they did before is forgotten."""

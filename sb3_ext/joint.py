@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from sb3_ext.console import LOG
 from sb3_ext.hardware import update_size, use_threads
 from sb3_ext.learner import Learner
-from sb3_ext.placement import PlacedSampler
+from sb3_ext.placement import PlacedSampler, wait_for_any
 from sb3_ext.sampler import Request, Samples, plain_name
 from sb3_ext.self_play import number_and_name
 from unity_gym.specs import BehaviorSpec
@@ -29,6 +29,7 @@ class JointTraining:
         self._published: dict[str, int] = {}
         self._learning_team = ""  # of the behaviors with self-play
         self._finished: dict[str, set[int]] = defaultdict(set)  # the samplers that handed over the last timesteps
+        self._appeared: dict[str, BehaviorSpec] = {}  # behaviors without a learner yet
 
     def _build_learner(self, name: str, spec: BehaviorSpec) -> Learner:
         """Build the learner of a behavior that has appeared.
@@ -53,7 +54,7 @@ class JointTraining:
     def _take_statistics(self, samples: Samples) -> None:
         """Take over statistics of what a sampler collected."""
 
-    def _take_update(self, name: str, records: Mapping[str, float]) -> None:
+    def _take_update(self, learner: Learner) -> None:
         """Take over what the updates of a behavior have logged."""
 
     def _proceed(self) -> bool:
@@ -116,20 +117,85 @@ class JointTraining:
             if learner.learns:
                 collect[learner.name] = max(-(-learner.model.missing // n), 1)
                 limits[learner.name] = max(-(-self._steps_to_event(learner) // n), 1)
+                self._finished[learner.name].clear()  # what a turn before this one left
         return Request(collect, limits, self._until_episode)
 
     def _publish(self, learner: Learner) -> None:
         if self._published[learner.name] != learner.model.version:
             self._published[learner.name] = learner.model.version
-            self._take_update(learner.name, learner.pop_records())
+            self._take_update(learner)
             for sampler in self._samplers:
                 sampler.publish(learner)
 
     def _collect(self, request: Request) -> None:
+        """Let all samplers collect, and take over their samples in a fixed order."""
         for sampler in self._samplers:
             sampler.start(request)
         for number, sampler in enumerate(self._samplers):
             self._take(number, sampler.result(self._proceed))
+        self._add_appeared()
+
+    def _add_appeared(self) -> None:
+        """Add learners of behaviors that have appeared, while no sampler collects."""
+        appeared, self._appeared = self._appeared, {}
+        self._add_behaviors(appeared)
+
+    @property
+    def _is_overlapped(self) -> bool:
+        """Whether samplers do not wait for each other: updates run in threads, and nothing is due after an episode."""
+        acting = self._acting
+        return (
+            len(self._samplers) > 1
+            and not self._until_episode
+            and any(learner.learns for learner in acting)
+            and all(learner.model.threaded for learner in acting)
+        )
+
+    def _collect_and_update(self) -> None:
+        """Let samplers collect and learners learn until something is due for which all samplers have to stop.
+
+        Samples are taken over in the order in which samplers finish; each starts again at once.
+        """
+        under_way: dict[int, Request] = {}  # by number of the sampler
+        goes_on = True
+        while True:
+            if goes_on and not self._proceed():
+                goes_on = False
+                for number in under_way:
+                    self._samplers[number].stop()
+            for number, sampler in enumerate(self._samplers):
+                if number not in under_way and goes_on and not self._appeared:
+                    request = self._next_request([*under_way.values()])
+                    if request is not None:
+                        sampler.start(request)
+                        under_way[number] = request
+            if not under_way:
+                break
+            numbers = sorted(under_way)
+            for position in wait_for_any([self._samplers[number] for number in numbers]):
+                number = numbers[position]
+                self._take(number, self._samplers[number].result(self._proceed))
+                del under_way[number]
+                for learner in self._acting:
+                    if learner.is_update_due:
+                        self._update(learner)
+        self._add_appeared()
+
+    def _next_request(self, under_way: Sequence[Request]) -> Request | None:
+        """How far a sampler is to go while others are under way; None if enough is under way until something is due."""
+        n = len(self._samplers)
+        collect, limits = {}, {}
+        for learner in self._acting:
+            if learner.learns:
+                name = learner.name
+                left = self._steps_to_event(learner) - sum(request.limits.get(name, 0) for request in under_way)
+                if left <= 0:
+                    return None
+                collect[name] = share = -(-learner.model.decisions_at_once // n)
+                # A little more, as the outcomes of the last decisions are not known yet.
+                limits[name] = min(-(-left // (n - len(under_way))), share + share // 8 + 1)
+                self._finished[name].clear()  # what a turn before this one left
+        return Request(collect, limits) if collect else None
 
     def _take(self, number: int, samples: Samples) -> None:
         """Take over what a sampler collected."""
@@ -145,11 +211,14 @@ class JointTraining:
         self._take_statistics(samples)
         for name in samples.finished:
             self._finished[name].add(number)
-        self._add_behaviors(samples.appeared)
+        self._appeared |= samples.appeared
 
     def _step(self) -> None:
         """Collect until something is due, and do it."""
-        self._collect(self._request())
+        if self._is_overlapped:
+            self._collect_and_update()
+        else:
+            self._collect(self._request())
         self._learn_from_rest()
         for learner in self._acting:
             if learner.self_play is not None and learner.self_play.save_if_due():

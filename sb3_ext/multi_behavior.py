@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import numpy as np
-from stable_baselines3.common.utils import safe_mean
 from typing_extensions import Unpack
 
 from sb3_ext.algorithm import UnityAlgorithm
-from sb3_ext.joint import JointTraining
-from sb3_ext.learner import Learner
+from sb3_ext.model_training import ModelTraining
 from sb3_ext.placement import LocalSampler
-from sb3_ext.sampler import Sampler, Samples, plain_name
+from sb3_ext.player_copies import PlayerCopies
+from sb3_ext.sampler import Sampler, plain_name
 from sb3_ext.self_play import SelfPlay
-from unity_gym.errors import InvalidValueError, UnityGymError
+from sb3_ext.workers import Workers
+from unity_gym.errors import InvalidValueError
 from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_options
 from unity_gym.pool import PlayerPool
 from unity_gym.registration import registered_options
@@ -43,7 +41,9 @@ class MultiBehaviorTraining:
 
     @takes_player_options
     def __init__(self, env_id: str = "Unity-v0", n_instances: int = 1, **options: Unpack[PlayerKeywords]) -> None:
-        self._pool = PlayerPool(PlayerOptions(**{**registered_options(env_id), **options}), n_instances)
+        self._options, self._n_instances = PlayerOptions(**{**registered_options(env_id), **options}), n_instances
+        self._pool = PlayerPool(self._options, n_instances)
+        self._is_untouched = True  # no step since the reset below
         try:
             self._pool.reset()
         except BaseException:
@@ -61,6 +61,7 @@ class MultiBehaviorTraining:
         total_timesteps: int,
         self_play: Mapping[str, SelfPlay] | None = None,
         reset_num_timesteps: bool = True,
+        workers: Workers | None = None,
     ) -> None:
         """Train until each behavior has made its timesteps. The scene is reset first.
 
@@ -68,11 +69,11 @@ class MultiBehaviorTraining:
         :param total_timesteps: Decisions of the agents of each behavior.
         :param self_play: Per behavior, its opponents; none for those that are left out.
         :param reset_num_timesteps: Count from 0, instead of adding to the timesteps that a model has made.
+        :param workers: Processes in which the agents act, with players of their own; None for those of this object.
         :raises InvalidValueError: If a behavior has no model, or `self_play` names one that does not exist.
         :raises UnityGymError: If a model does not fit its behavior, or a player fails.
         """
         self_play = self_play or {}
-        self._pool.reset()
         for unknown in self_play.keys() - models.keys():
             raise InvalidValueError(f"self_play names {unknown!r}, for which there is no model: {sorted(models)}")
         limits = {}
@@ -80,8 +81,17 @@ class MultiBehaviorTraining:
             if reset_num_timesteps:
                 model.num_timesteps = 0
             limits[name] = model.num_timesteps + total_timesteps
-        sampler = Sampler(self._pool, is_asynchronous=any(model.threaded for model in models.values()))
-        _Training([LocalSampler(sampler)], models, limits, self_play).run()
+        is_asynchronous = any(model.threaded for model in models.values())
+        if workers is not None:
+            copies = PlayerCopies(self._options, self._n_instances)
+            with workers.samplers(copies, is_asynchronous) as samplers:
+                ModelTraining(samplers, models, limits, self_play).run()
+            return
+        if not self._is_untouched:
+            self._pool.reset()
+        self._is_untouched = False
+        sampler = Sampler(self._pool, is_asynchronous=is_asynchronous)
+        ModelTraining([LocalSampler(sampler)], models, limits, self_play).run()
 
     def close(self) -> None:
         """End the players."""
@@ -94,64 +104,3 @@ class MultiBehaviorTraining:
     def __exit__(self, *_: object) -> None:
         """End the players."""
         self.close()
-
-
-class _Training(JointTraining):
-    """The joint training of models that are given.
-
-    :param samplers: They act.
-    :param models: Per behavior.
-    :param limits: Per behavior, timesteps to learn for.
-    :param self_play: Per behavior that has some, its opponents.
-    """
-
-    def __init__(
-        self,
-        samplers: Sequence[LocalSampler],
-        models: Mapping[str, UnityAlgorithm],
-        limits: Mapping[str, int],
-        self_play: Mapping[str, SelfPlay],
-    ) -> None:
-        super().__init__(samplers)
-        self._models, self._limits, self._self_play = models, limits, self_play
-        self._episodes: dict[str, dict[str, list[Any]]] = {name: {"return": [], "length": []} for name in models}
-        self._start()
-        for sampler in samplers:
-            sampler.start_matches()
-
-    def run(self) -> None:
-        """Train until each behavior has made its timesteps, or an error or Ctrl-C ends it."""
-        try:
-            while self._learns:
-                self._step()
-                self._change_team()
-            self._learn_the_last()
-        finally:
-            for model in self._models.values():
-                model.end_learning()
-
-    def _build_learner(self, name: str, spec: BehaviorSpec) -> Learner:
-        if name not in self._models:
-            raise InvalidValueError(f"the behavior {name!r} has no model; there are models of {sorted(self._models)}")
-        try:
-            return Learner(name, spec, self._models[name], self._limits[name], self._self_play.get(name))
-        except UnityGymError as error:
-            raise UnityGymError(f"the model of behavior {name!r}: {error}") from error
-
-    def _take_statistics(self, samples: Samples) -> None:
-        for name, episodes in samples.episodes.items():
-            whole = episodes["is_whole"]
-            self._episodes[name]["return"] += (episodes["reward"] + episodes["group_reward"])[whole].tolist()
-            self._episodes[name]["length"] += episodes["length"][whole].tolist()
-
-    def _publish(self, learner: Learner) -> None:
-        if self._published[learner.name] != learner.model.version:
-            logger, episodes = learner.model.logger, self._episodes[learner.name]
-            if episodes["return"]:
-                logger.record("rollout/ep_rew_mean", safe_mean(episodes["return"]))
-                logger.record("rollout/ep_len_mean", float(np.mean(episodes["length"])))
-            if learner.self_play is not None:
-                logger.record("Self-play/ELO", learner.self_play.elo)
-            logger.record("time/total_timesteps", learner.model.num_timesteps)
-            self._episodes[learner.name] = {"return": [], "length": []}
-        super()._publish(learner)

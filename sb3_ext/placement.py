@@ -8,8 +8,8 @@ cluster. What runs there is `sb3_ext.served_sampler`.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
@@ -56,6 +56,9 @@ class PlacedSampler(Protocol):
     def start(self, request: Request) -> None:
         """Start to collect."""
 
+    def stop(self) -> None:
+        """Let it stop collecting; `result` returns what there is."""
+
     def result(self, proceed: Callable[[], bool]) -> Samples:
         """Wait for the samples; `proceed` is called during the wait, which ends if it returns False."""
 
@@ -90,6 +93,9 @@ class LocalSampler:
     def start(self, request: Request) -> None:
         """See `PlacedSampler`."""
         self._request = request
+
+    def stop(self) -> None:
+        """See `PlacedSampler`: it collects while `result` waits."""
 
     def result(self, proceed: Callable[[], bool]) -> Samples:
         """See `PlacedSampler`."""
@@ -141,6 +147,14 @@ class Place:
         """Start a sampler; see `sb3_ext.served_sampler.serve`.
 
         :param number: Number of the sampler.
+        """
+        raise NotImplementedError
+
+    def wait(self, channels: Sequence[Any], seconds: float) -> list[int]:
+        """Wait until an answer has arrived, at most for this time.
+
+        :param channels: That `open` returned.
+        :return: Positions of the channels whose answers have arrived.
         """
         raise NotImplementedError
 
@@ -277,6 +291,10 @@ class RemoteSampler:
         self._request = request
         self._channel.call("collect", request)
 
+    def stop(self) -> None:
+        """See `PlacedSampler`."""
+        self._channel.tell("stop")
+
     def result(self, proceed: Callable[[], bool]) -> Samples:
         """See `PlacedSampler`."""
         try:
@@ -313,6 +331,15 @@ class RemoteSampler:
             self._call("set_team", self._team, False)
         self._call("start_matches")
 
+    @staticmethod
+    def wait_for_any(samplers: Sequence[RemoteSampler], seconds: float) -> list[int]:
+        """Wait until the result of a sampler has arrived, at most for this time.
+
+        :param samplers: At least one, all in the same place.
+        :return: Positions of those whose results have arrived.
+        """
+        return samplers[0]._place.wait([sampler._channel for sampler in samplers], seconds)
+
     def end(self) -> None:
         """Begin to end the sampler and its players."""
         self._channel.end()
@@ -320,3 +347,44 @@ class RemoteSampler:
     def close(self) -> None:
         """Wait until the sampler and its players have ended."""
         self._channel.close()
+
+
+@contextmanager
+def started(
+    place: Place,
+    arguments: Sequence[SamplerArguments],
+    players: Sequence[int],
+    on_restart: Callable[[str], None] = print,
+) -> Iterator[list[RemoteSampler]]:
+    """Start samplers, wait until their players are launched, and end them.
+
+    :param arguments: Of each sampler.
+    :param players: How many players each has.
+    :param on_restart: Receives a line about a restart.
+    :raises UnityGymError: If players cannot be launched.
+    """
+    with ExitStack() as stack:
+        samplers: list[RemoteSampler] = []
+        for number, (given, count) in enumerate(zip(arguments, players, strict=True)):
+            samplers.append(RemoteSampler(place, given, number, count, on_restart))
+            stack.callback(samplers[-1].close)
+        stack.callback(_end_all, samplers)
+        for sampler in samplers:
+            sampler.wait()
+        yield samplers
+
+
+def _end_all(samplers: Sequence[RemoteSampler]) -> None:
+    """Let all samplers end at the same time; each is then waited for."""
+    for sampler in samplers:
+        sampler.end()
+
+
+def wait_for_any(samplers: Sequence[PlacedSampler], seconds: float = _POLL) -> list[int]:
+    """Wait until the result of a sampler has arrived, at most for this time.
+
+    :param samplers: At least one, of which `start` was called.
+    :return: Positions of those whose results have arrived; of samplers in this process, which collect in `result`, all.
+    """
+    remote = [sampler for sampler in samplers if isinstance(sampler, RemoteSampler)]
+    return RemoteSampler.wait_for_any(remote, seconds) if len(remote) == len(samplers) else [*range(len(samplers))]

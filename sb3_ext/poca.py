@@ -11,6 +11,7 @@ import torch
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, PyTorchObs, Schedule
 
+from sb3_ext.algorithm import LearningWorkers
 from sb3_ext.distributions import ActionDistribution
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.group_index import GroupIndex
@@ -407,9 +408,12 @@ class POCA(PPO):
         tb_log_name: str = "POCA",
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
+        workers: LearningWorkers | None = None,
     ) -> SelfPOCA:
-        """Learn for `total_timesteps` decisions, all agents together; see `BaseAlgorithm.learn`."""
-        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        """Learn for `total_timesteps` decisions, all agents together; see `PPO.learn`."""
+        return super().learn(
+            total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar, workers
+        )
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_critic_memory", "_critic_rows"]

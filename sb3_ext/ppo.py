@@ -17,7 +17,7 @@ from stable_baselines3.common.utils import FloatSchedule, explained_variance, up
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
-from sb3_ext.algorithm import ACTION_SPACES, UnityAlgorithm, checked_signals, schedule
+from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, checked_signals, schedule
 from sb3_ext.collector import Collection
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
@@ -296,6 +296,11 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         needed = self.buffer_size + (self.rollout == "trajectories")
         return needed - sum(len(part) for part in self._inbox)
 
+    @property
+    def decisions_at_once(self) -> int:
+        """Number of decisions that samplers together collect at a time: those of an update."""
+        return self.buffer_size
+
     def add(self, trajectories: Trajectories) -> None:
         """Take over trajectories for the next update."""
         self._inbox.append(trajectories)
@@ -544,8 +549,19 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         tb_log_name: str = "PPO",
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
+        workers: LearningWorkers | None = None,
     ) -> SelfPPO:
-        """Learn for `total_timesteps` decisions, all agents together; see `BaseAlgorithm.learn`."""
+        """Learn for `total_timesteps` decisions, all agents together; see `BaseAlgorithm.learn`.
+
+        :param workers: Processes in which agents act, with players of their own: `Workers` or `RayWorkers`. None for
+            the players of the environment.
+        :raises UnityGymError: If workers cannot launch the players of the environment.
+        """
+        if workers is not None:
+            self._learn_in_workers(
+                workers, total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
+            )
+            return self
         try:
             super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         finally:

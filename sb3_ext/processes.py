@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,6 +23,11 @@ class Processes(Place):
         """See `Place`."""
         return ProcessChannel(number, arguments)
 
+    def wait(self, channels: Sequence[ProcessChannel], seconds: float) -> list[int]:
+        """See `Place`."""
+        arrived = multiprocessing.connection.wait([channel.connection for channel in channels], seconds)
+        return [position for position, channel in enumerate(channels) if channel.connection in arrived]
+
 
 class ProcessChannel:
     """A pipe to a sampler in a process of its own; see `Channel`."""
@@ -28,7 +35,7 @@ class ProcessChannel:
     def __init__(self, number: int, arguments: SamplerArguments) -> None:
         self._number = number
         context = multiprocessing.get_context("spawn")
-        self._connection, remote_end = context.Pipe()
+        self.connection, remote_end = context.Pipe()
         name = f"sampler-{number}"
         self._process = context.Process(target=_serve, args=(remote_end, arguments), daemon=True, name=name)
         self._process.start()
@@ -41,19 +48,19 @@ class ProcessChannel:
     def tell(self, method: str, *arguments: Any) -> None:
         """See `Channel`."""
         with suppress(OSError):  # `receive` raises it
-            self._connection.send((method, arguments))
+            self.connection.send((method, arguments))
 
     def poll(self, seconds: float) -> bool:
         """See `Channel`."""
         try:
-            return self._connection.poll(seconds)
+            return self.connection.poll(seconds)
         except OSError:
             return True
 
     def receive(self) -> Any:
         """See `Channel`."""
         try:
-            return self._connection.recv()
+            return self.connection.recv()
         except (EOFError, OSError) as error:
             self._process.join(_FAREWELL)
             raise SamplerLostError(
@@ -71,7 +78,7 @@ class ProcessChannel:
         self._process.join(_FAREWELL)
         if self._process.is_alive():
             self._process.kill()
-        self._connection.close()
+        self.connection.close()
 
 
 def _serve(connection: Connection, arguments: SamplerArguments) -> None:

@@ -8,7 +8,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,17 @@ class RayCluster(Place):
         ).remote()
         return ActorChannel(actor, number, self._report_wait, actor.serve.remote(arguments, self.build))
 
+    def wait(self, channels: Sequence[ActorChannel], seconds: float) -> list[int]:
+        """See `Place`."""
+        ended = [position for position, channel in enumerate(channels) if channel.answer is None]
+        if ended:
+            return ended
+        answers = [channel.answer for channel in channels]
+        if not ray.wait(answers, num_returns=1, timeout=seconds)[0]:
+            return []
+        arrived = {*ray.wait(answers, num_returns=len(answers), timeout=0)[0]}  # all, so that none is passed over
+        return [position for position, answer in enumerate(answers) if answer in arrived]
+
     def _report_wait(self, number: int) -> None:
         """Print a line about a sampler that has not started, unless there is room for it."""
         needed = {"CPU": self._settings.num_cpus_per_sampler, "GPU": self._settings.num_gpus_per_sampler}
@@ -158,6 +169,11 @@ class ActorChannel:
         self._answer: Any = actor.answer.remote()
         self._opened = time.monotonic()
         self._has_ended = False
+
+    @property
+    def answer(self) -> Any:
+        """Reference of the next answer; None if there is none."""
+        return None if self._has_ended else self._answer
 
     def call(self, method: str, *arguments: Any) -> None:
         """See `Channel`."""

@@ -18,7 +18,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 
 from sb3_ext.agents import AgentTableLike
-from sb3_ext.algorithm import ACTION_SPACES, UnityAlgorithm, checked_signals, schedule
+from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, checked_signals, schedule
 from sb3_ext.collector import Collection
 from sb3_ext.distributions import SquashedActions
 from sb3_ext.experience import Trajectories
@@ -315,6 +315,11 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         return 1
 
     @property
+    def decisions_at_once(self) -> int:
+        """Number of decisions that samplers together collect at a time."""
+        return 1
+
+    @property
     def _needed(self) -> int:
         """Number of decisions before the first update."""
         return max(self.buffer_init_steps, self.batch_size)
@@ -557,8 +562,19 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         tb_log_name: str = "SAC",
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
+        workers: LearningWorkers | None = None,
     ) -> SelfSAC:
-        """Learn for `total_timesteps` decisions, all agents together; see `OffPolicyAlgorithm.learn`."""
+        """Learn for `total_timesteps` decisions, all agents together; see `OffPolicyAlgorithm.learn`.
+
+        :param workers: Processes in which agents act, with players of their own: `Workers` or `RayWorkers`. None for
+            the players of the environment.
+        :raises UnityGymError: If workers cannot launch the players of the environment.
+        """
+        if workers is not None:
+            self._learn_in_workers(
+                workers, total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
+            )
+            return self
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )

@@ -10,6 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
 from sb3_ext.algorithm import UnityAlgorithm
+from sb3_ext.player_copies import PlayerCopies
 from sb3_ext.self_play import FixedOpponents, Matchmaker, SelfPlay, number_and_name
 from sb3_ext.vec_env import UnityVecEnv
 from unity_gym.errors import InvalidValueError, UnityGymError
@@ -92,6 +93,16 @@ class SelfPlayVecEnv(UnityVecEnv):
             self.matchmaker.enter(name, table, self._plays.get(name, self.self_play))
         self.matchmaker.learn(self.behavior)
         self.matchmaker.store_outcomes()
+
+    def copies(self) -> PlayerCopies:
+        """Raise: the opponents of this environment act in the process of the script.
+
+        :raises UnityGymError: Always.
+        """
+        raise UnityGymError(
+            "the opponents of a SelfPlayVecEnv act in the process of the script: with workers, pass the model and "
+            "self_play to MultiBehaviorTraining.learn"
+        )
 
     def reset(self) -> VecEnvObs:
         """See `UnityVecEnv.reset`."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
@@ -29,7 +30,7 @@ from sb3_ext.launching import (
     with_seed,
 )
 from sb3_ext.learner import Learner
-from sb3_ext.placement import LocalSampler, Place, PlacedSampler, RemoteSampler
+from sb3_ext.placement import LocalSampler, Place, PlacedSampler, started
 from sb3_ext.plugins import StatsWriter, load_writers
 from sb3_ext.processes import Processes
 from sb3_ext.records import BehaviorRecord
@@ -84,9 +85,11 @@ def place_samplers(
     set_random_seed(environment.seed)
     with ExitStack() as stack:
         place = Processes() if settings.ray is None else stack.enter_context(_connect(settings.ray, settings))
-        samplers: list[RemoteSampler] = []
-        for number in range(environment.num_workers):
-            first, last = (environment.num_envs * share // environment.num_workers for share in (number, number + 1))
+        shares = [
+            environment.num_envs * share // environment.num_workers for share in range(environment.num_workers + 1)
+        ]
+        arguments = []
+        for number, (first, last) in enumerate(itertools.pairwise(shares)):
             changed: dict[str, Any] = {"num_envs": last - first, "seed": environment.seed + first}
             if "base_port" in environment.model_fields_set:
                 changed["base_port"] = environment.base_port + first
@@ -95,21 +98,9 @@ def place_samplers(
                 changed["env_path"], logs = place.build, None  # the run's folder is on this machine
             own = settings.model_copy(update={"env_settings": environment.model_copy(update=changed)})
             launching = functools.partial(_launch_in_process, own, curricula, logs, first, is_silent)
-            sampler = RemoteSampler(
-                place, SamplerArguments(launching, first, limits, threaded), number, last - first, LOG.warning
-            )
-            stack.callback(sampler.close)
-            samplers.append(sampler)
-        stack.callback(_end_all, samplers)
-        for sampler in samplers:
-            sampler.wait()
-        yield [*samplers]
-
-
-def _end_all(samplers: Sequence[RemoteSampler]) -> None:
-    """Let all samplers end at the same time; each is then waited for."""
-    for sampler in samplers:
-        sampler.end()
+            arguments.append(SamplerArguments(launching, first, limits, threaded))
+        players = [last - first for first, last in itertools.pairwise(shares)]
+        yield [*stack.enter_context(started(place, arguments, players, LOG.warning))]
 
 
 def _connect(ray: RaySettings, settings: RunSettings) -> AbstractContextManager[Place]:
@@ -276,7 +267,8 @@ class Training(JointTraining):
         for learner in self._acting:
             self._records[learner.name].statistics.add(samples.stats)
 
-    def _take_update(self, name: str, records: Mapping[str, float]) -> None:
+    def _take_update(self, learner: Learner) -> None:
+        name, records = learner.name, learner.pop_records()
         values = ", ".join(f"{record} {value:.4g}" for record, value in records.items())
         LOG.debug("Update of %s at step %d: %s", name, self._learners[name].model.num_timesteps, values)
         self._records[name].add_update(records, self._seconds)

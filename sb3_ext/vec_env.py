@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -14,6 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from typing_extensions import Unpack
 
+from sb3_ext.player_copies import PlayerCopies
 from unity_gym.envs.launching import launch_rows, require_wait_for
 from unity_gym.envs.rendering import render_frames
 from unity_gym.errors import InvalidValueError, UnityGymError
@@ -83,6 +85,9 @@ class UnityVecEnv(VecEnv):
         require_form(observations)
         require_wait_for(wait_for)
         settings = PlayerOptions(**{**registered_options(env_id), **options})
+        self._launched = (settings, n_instances, num_envs, behavior)
+        self._seed_of_reset: int | None = None
+        self._parameters: dict[str, float] = {}  # those that `set_options` has set
         self.render_mode = render_mode
         areas_to_draw = _EVERY_AREA if render_mode else 0
         if self._sees_all_behaviors:
@@ -117,6 +122,9 @@ class UnityVecEnv(VecEnv):
         seed, options = self._seeds[0], self._options[0]
         if options:
             self._pool.set_environment_parameters(options)
+            self._parameters |= options
+        if seed is not None:
+            self._seed_of_reset = seed
         if seed is not None or options or not self._untouched:
             self._pool.reset(seed)
             self._pool.require_rows(self.behavior, self.num_envs)
@@ -151,6 +159,16 @@ class UnityVecEnv(VecEnv):
         :return: rewards (rows,), ends (rows,) and infos, as `step` gives them
         """
         return self._advance(self._pool.step_once, actions)
+
+    def copies(self) -> PlayerCopies:
+        """Return how to launch players like those of this environment in other processes.
+
+        :raises UnityGymError: If they cannot be launched there.
+        """
+        settings, n_instances, num_envs, behavior = self._launched
+        parameters = {**settings.environment_parameters, **self._parameters}
+        settings = replace(settings, environment_parameters=parameters)
+        return PlayerCopies(settings, n_instances, self._seed_of_reset, True, num_envs, behavior)
 
     @property
     def table(self) -> AgentTable:

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import psutil
 import pytest
 from small_runs import assert_equal, await_line, run, weights, write
 
+from sb3_ext import PPO, RayWorkers, UnityVecEnv, Workers
 from sb3_ext.experience import Trajectories
 from sb3_ext.groups import GroupTrajectories
 from sb3_ext.launching import with_samplers
@@ -100,6 +102,18 @@ def test_samplers_on_two_nodes_and_in_two_processes_give_equal_weights(
     assert len(shared) == 3  # once per version, for both samplers
     assert main([str(file), *given[:-2], "--run-id", "processes"]) == 0
     assert_equal(weights(tmp_path, "ray", "3DBall"), weights(tmp_path, "processes", "3DBall"))
+
+
+def test_learn_in_a_script_on_two_nodes_and_in_two_processes_gives_equal_weights(nodes: Nodes) -> None:
+    learned = []
+    for workers in (RayWorkers(2, nodes.address), Workers(2)):
+        with closing(UnityVecEnv("Unity-3DBall-v0", seed=3)) as env:
+            options: dict[str, Any] = {"policy_kwargs": {"hidden_units": 16, "num_layers": 1}, "seed": 5}
+            model = PPO("UnityPolicy", env, buffer_size=240, batch_size=60, device="cpu", **options)
+            learned.append(model.learn(480, workers=workers))
+    assert_no_player_remains(nodes.mark)
+    assert learned[0]._n_updates == 6
+    assert_equal(learned[0].policy.state_dict(), learned[1].policy.state_dict())
 
 
 def test_samplers_act_during_updates_and_the_block_ray_gives_their_number(tmp_path: Path, nodes: Nodes) -> None:
