@@ -47,9 +47,10 @@ class HalfTrained(UnityPOCAPolicy):
         masks: torch.Tensor | None,
         memory: torch.Tensor,
         deterministic: bool = False,
+        generator: torch.Generator | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """See `UnityPolicy.act`."""
-        actions, log_probs, after = super().act(observations, masks, memory, deterministic)
+        actions, log_probs, after = super().act(observations, masks, memory, deterministic, generator)
         assert masks is not None
         taught, _ = self.teacher.select_actions([seen.numpy() for seen in observations], masks.numpy(), memory.numpy())
         use = torch.rand(len(actions), 1) < 0.5
