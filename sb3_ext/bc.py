@@ -20,7 +20,7 @@ from sb3_ext.agents import AgentTableLike
 from sb3_ext.algorithm import ACTION_SPACES, UnityAlgorithm
 from sb3_ext.collector import Collection
 from sb3_ext.distributions import CONTINUOUS_LIMIT
-from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_recording
+from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_demonstration
 from sb3_ext.imitation import compare, imitation_loss, refresh_memory, sequence_length
 from sb3_ext.policies import POLICY_ALIASES, UnityPolicy
 from sb3_ext.rollout import Batch, Rollout
@@ -301,7 +301,7 @@ class BC(UnityAlgorithm):
         self._setup_lr_schedule()
         shown = self.demonstrations
         if shown is not None and self.columns is None:
-            require_recording(shown)
+            require_demonstration(shown)
             shown = shown if isinstance(shown, Demonstration) else load(Path(shown))
             self._set_spec(shown.spec)
         self.set_random_seed(self.seed)

@@ -18,28 +18,28 @@ DemonstrationSource = str | os.PathLike[str] | Demonstration
 
 
 class Expert(Rollout):
-    """A recording as a rollout: each episode is a trajectory; `shuffled`, `sequences` and `in_order` go over them.
+    """A demonstration as a rollout: each episode is a trajectory; `shuffled`, `sequences` and `in_order` go over them.
 
     The actions are those that the environment got: continuous ones in −1…1, then the chosen index of each branch. There
     are no log-probabilities (n, 0); memory is zero everywhere.
 
-    :param recording: where it is
+    :param demonstration: where it is
     :param spec: of the behavior that learns
     :param memory_size: numbers of network memory with each decision
     :param device: of the tensors
-    :raises DemonstrationError: there is no such recording, or it does not fit the behavior; the message shows both,
+    :raises DemonstrationError: there is no such demonstration, or it does not fit the behavior; the message shows both,
         sensor by sensor
     """
 
     def __init__(
         self,
-        recording: DemonstrationSource,
+        demonstration: DemonstrationSource,
         spec: BehaviorSpec,
         memory_size: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        require_recording(recording)
-        shown = recording if isinstance(recording, Demonstration) else load(Path(recording))
+        require_demonstration(demonstration)
+        shown = demonstration if isinstance(demonstration, Demonstration) else load(Path(demonstration))
         shown = fit(shown, spec)
         n, (first, after) = len(shown), shown.episodes.T
         columns = {
@@ -63,18 +63,18 @@ class Expert(Rollout):
         return Batch(self, torch.randint(len(self), (size, 1), device=self.rewards.device), None)
 
 
-def demonstration_exists(recording: DemonstrationSource) -> bool:
+def demonstration_exists(demonstration: DemonstrationSource) -> bool:
     """Whether there is such a file or folder."""
-    return isinstance(recording, Demonstration) or Path(recording).exists()
+    return isinstance(demonstration, Demonstration) or Path(demonstration).exists()
 
 
-def require_recording(recording: DemonstrationSource) -> None:
-    """Require that there is a recording, without reading it.
+def require_demonstration(demonstration: DemonstrationSource) -> None:
+    """Require that there is a demonstration, without reading it.
 
     :raises DemonstrationError: there is no such file or folder
     """
-    if not demonstration_exists(recording):
+    if not demonstration_exists(demonstration):
         raise DemonstrationError(
-            f"there is no recording {recording} (seen from {Path.cwd()}): name a .demo file or a folder of them, or "
-            "record one"
+            f"there is no demonstration {demonstration} (seen from {Path.cwd()}): name a .demo file or a folder of "
+            "them, or record one"
         )

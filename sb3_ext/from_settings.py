@@ -45,7 +45,7 @@ def reward_signals(settings: RewardSignals) -> list[RewardSignal]:
 
 
 def _cloning(settings: BehaviorSettings) -> BehavioralCloning | None:
-    """How to imitate the recording that the settings name."""
+    """How to imitate the demonstration that the settings name."""
     block = settings.behavioral_cloning
     if block is None:
         return None

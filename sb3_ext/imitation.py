@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from sb3_ext.distributions import CONTINUOUS_LIMIT, Branches
-from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_recording
+from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_demonstration
 from sb3_ext.networks.actions import action_features
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.rollout import Batch, Rollout
@@ -99,16 +99,16 @@ class BehavioralCloning:
 
     The algorithm takes a shallow copy, calls `setup` once and `update` after each of its own updates, and saves
     `state_dict`. The loss is `imitation_loss`; an Adam of its own changes the actor, never the critic (except for a
-    body that they share). The actor's memory in the recording is computed with its present weights.
+    body that they share). The actor's memory in the demonstration is computed with its present weights.
 
-    :param demonstrations: a `.demo` file, a folder of them, or a loaded recording of the behavior
+    :param demonstrations: a `.demo` file, a folder of them, or a loaded demonstration of the behavior
     :param strength: factor of the learning rate
     :param steps: decisions of the algorithm over which the learning rate falls to 0, where cloning ends; 0 for never
     :param learning_rate: before `strength`; by default the first one of the algorithm
-    :param n_epochs: passes over the recording an update
+    :param n_epochs: passes over the demonstration an update
     :param batch_size: decisions a minibatch; by default that of the algorithm
-    :param samples_per_update: most decisions of a pass, which then are a random part of the recording; 0 for all
-    :raises DemonstrationError: no such recording
+    :param samples_per_update: most decisions of a pass, which then are a random part of the demonstration; 0 for all
+    :raises DemonstrationError: no such demonstration
     :raises UnityGymError: a number that makes no sense
     """
 
@@ -123,7 +123,7 @@ class BehavioralCloning:
         batch_size: int | None = None,
         samples_per_update: int = 0,
     ) -> None:
-        require_recording(demonstrations)
+        require_demonstration(demonstrations)
         for name, number, least in (
             ("strength", strength, 0),
             ("steps", steps, 0),
@@ -139,15 +139,15 @@ class BehavioralCloning:
         self._expert: Expert | None = None
 
     def setup(self, policy: AgentPolicy, learning_rate: float, batch_size: int) -> None:
-        """Take the actor of a policy, and read the recording.
+        """Take the actor of a policy, and read the demonstration.
 
-        A recording that is gone, as it may be where a saved model is loaded, is missed only when the model learns.
+        A demonstration that is gone, as it may be where a saved model is loaded, is missed only when the model learns.
 
         :param policy: on its device
         :param learning_rate: of the algorithm, where this has none of its own
         :param batch_size: of the algorithm, where this has none of its own
-        :raises DemonstrationError: the recording cannot be read, or does not fit the behavior; the message shows both,
-            sensor by sensor
+        :raises DemonstrationError: If the demonstration cannot be read, or does not fit the behavior; the message shows
+            both, sensor by sensor
         """
         self._policy = policy
         self._initial = self.strength * (learning_rate if self.learning_rate is None else self.learning_rate)
@@ -168,10 +168,10 @@ class BehavioralCloning:
         return self._initial * max(0.0, 1 - num_timesteps / self.steps) if self.steps else self._initial
 
     def update(self, num_timesteps: int) -> dict[str, torch.Tensor]:
-        """Learn from the recording: numbers for the log, by name; none once the learning rate is 0.
+        """Learn from the demonstration: numbers for the log, by name; none once the learning rate is 0.
 
         :param num_timesteps: decisions of the algorithm until now
-        :raises DemonstrationError: the recording is not there
+        :raises DemonstrationError: the demonstration is not there
         """
         learning_rate = self.learning_rate_at(num_timesteps)
         if learning_rate <= 0:
@@ -201,9 +201,9 @@ class BehavioralCloning:
 
 
 def checked_cloning(demonstrations: DemonstrationSource | BehavioralCloning | None) -> BehavioralCloning | None:
-    """How an algorithm is to learn from what the user gave: from a recording, with Unity's defaults.
+    """How an algorithm is to learn from what the user gave: from a demonstration, with Unity's defaults.
 
-    :raises DemonstrationError: there is no such recording
+    :raises DemonstrationError: there is no such demonstration
     """
     if demonstrations is None or isinstance(demonstrations, BehavioralCloning):
         return demonstrations

@@ -138,7 +138,7 @@ def player_options(
 
 
 def require_demonstrations(settings: RunSettings) -> None:
-    """Look for the recordings before a player is launched for nothing."""
+    """Look for the demonstrations before a player is launched for nothing."""
     named = settings.behaviors if settings.default_settings is None else {"": settings.default_settings}
     for name, behavior in (named | settings.behaviors).items():
         block = f"behaviors.{name}" if name else "default_settings"

@@ -93,7 +93,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     :param rollout_buffer_class: None.
     :param rollout_buffer_kwargs: None.
     :param demonstrations: what an expert did, to imitate it after each update: a `.demo` file, a folder of them or a
-        loaded recording, or a `BehavioralCloning` that says how
+        loaded demonstration, or a `BehavioralCloning` that says how
     :param rollout: "cut" cuts all trajectories when there are `buffer_size` decisions, so that none is older than the
         policy; "trajectories", as Unity's trainer does, waits until finished ones have more, and leaves the others to
         the next update
@@ -123,7 +123,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     :param device: "cpu", "cuda", or "auto"
     :raises InvalidValueError: an option that has no such value
     :raises UnityGymError: a size that is no size, two signals of one name, or sequences longer than a minibatch
-    :raises DemonstrationError: no such recording, or one of another behavior
+    :raises DemonstrationError: no such demonstration, or one of another behavior
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = POLICY_ALIASES

@@ -1,4 +1,4 @@
-"""Recordings: Unity's own files, ours there and back, Unity's loader as the judge of both, and broken files."""
+"""Demonstrations: Unity's own files, ours there and back, Unity's loader as the judge of both, and broken files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from unity_gym.wire.messages import AgentInfoActionPair, BrainParameters, Demons
 
 UNITYS_FILES = Path(__file__).resolve().parents[1] / "../shared/unity/demonstrations"
 needs_unitys_files = pytest.mark.skipif(
-    not UNITYS_FILES.is_dir(), reason=f"Unity's recordings are not at {UNITYS_FILES}"
+    not UNITYS_FILES.is_dir(), reason=f"Unity's demonstrations are not at {UNITYS_FILES}"
 )
 needs_peer = pytest.mark.skipif(
     "UNITY_GYM_PEER_PYTHON" not in os.environ, reason="UNITY_GYM_PEER_PYTHON names no Python that has mlagents"
@@ -140,7 +140,7 @@ def assert_holds(demonstration: Demonstration, added: list[dict[str, Any]]) -> N
 
 @needs_unitys_files
 @pytest.mark.parametrize(("name", "n_records", "shapes", "continuous", "branches", "reward", "done"), REFERENCE)
-def test_unitys_recordings_have_the_reference_numbers(
+def test_unitys_demonstrations_have_the_reference_numbers(
     name: str,
     n_records: int,
     shapes: list[tuple[int, ...]],
@@ -192,7 +192,7 @@ def test_episodes_of_an_old_package_begin_in_the_records_that_are_done(name: str
         np.testing.assert_array_equal(demonstration.next_observations[0][ends], demonstration.observations[0][ends])
 
 
-def _old_recording(path: Path, starts: Sequence[int], length: int) -> Path:
+def _old_demonstration(path: Path, starts: Sequence[int], length: int) -> Path:
     """Walks along a line, as the first packages wrote them: the record that is done shows the next start."""
     spec = BehaviorSpec([ObservationSpec((20,), (), ObservationType.DEFAULT, "")], ActionSpec(0, (3,)))
     with DemonstrationWriter(path, "Line", spec) as writer:
@@ -212,7 +212,7 @@ def _old_recording(path: Path, starts: Sequence[int], length: int) -> Path:
 @pytest.mark.parametrize("starts", [[5] * 6, [3, 7, 1, 9, 4]])
 def test_a_record_that_is_done_may_show_the_next_episode(tmp_path: Path, starts: list[int]) -> None:
     length = 4
-    path = _old_recording(tmp_path / "old.demo", starts, length)
+    path = _old_demonstration(tmp_path / "old.demo", starts, length)
     demonstration = load(path, done_record="auto" if len(set(starts)) == 1 else "first")
     np.testing.assert_array_equal(np.diff(demonstration.episodes, axis=1)[:, 0], [length] * len(starts))
     np.testing.assert_array_equal(demonstration.rewards, np.tile([0, 0, 0, 1], len(starts)))
@@ -250,7 +250,7 @@ def test_what_was_written_is_read(tmp_path: Path, kind: str, visual_dtype: str) 
     assert header.mean_reward == pytest.approx(sum(one["reward"] for one in added) / 3, rel=1e-5)
 
 
-def test_a_recording_may_stop_in_mid_episode(tmp_path: Path) -> None:
+def test_a_demonstration_may_stop_in_mid_episode(tmp_path: Path) -> None:
     spec = SPECS["vector, continuous"]
     added = records(spec, lengths=(2, 3))[:-1]
     demonstration = load(write(tmp_path / "ours.demo", spec, added))
@@ -261,7 +261,7 @@ def test_a_recording_may_stop_in_mid_episode(tmp_path: Path) -> None:
 
 
 def test_the_behavior_stands_at_byte_33(tmp_path: Path) -> None:
-    data = write(tmp_path / "a name of more than sixteen letters.demo", *_vector_recording()).read_bytes()
+    data = write(tmp_path / "a name of more than sixteen letters.demo", *_vector_demonstration()).read_bytes()
     assert DemonstrationMeta.FromString(data[1 : 1 + data[0]]).demonstration_name == "a name of more t"
     assert BrainParameters.FromString(data[34 : 34 + data[33]]).brain_name == "Behavior?team=0"
 
@@ -271,7 +271,7 @@ def test_a_folder_is_one_demonstration_without_transitions_between_its_files(tmp
     added = records(spec, lengths=(2, 3))
     write(tmp_path / "b.demo", spec, added[3:])
     write(tmp_path / "a.demo", spec, added[:2])  # stops in mid-episode
-    (tmp_path / "notes.txt").write_text("not a recording")
+    (tmp_path / "notes.txt").write_text("not a demonstration")
     demonstration = load(tmp_path)
     assert [header.path.name for header in demonstration.headers] == ["a.demo", "b.demo"]
     assert demonstration.episodes.tolist() == [[0, 1], [1, 4]]
@@ -297,7 +297,7 @@ def test_files_of_different_behaviors_are_compared_sensor_by_sensor(tmp_path: Pa
     assert "actions: (2, ()) against (2, (3, 200, 2)): DIFFERENT" in message
 
 
-def test_a_recording_fits_its_behavior_and_no_other(tmp_path: Path) -> None:
+def test_a_demonstration_fits_its_behavior_and_no_other(tmp_path: Path) -> None:
     spec = SPECS["3 channels"]
     demonstration = load(write(tmp_path / "ours.demo", spec, records(spec)))
     fit(demonstration, spec)
@@ -327,7 +327,7 @@ def test_concatenated_vectors_fit_where_that_is_unambiguous(tmp_path: Path, reco
 
 
 @needs_unitys_files
-def test_an_old_recording_fits_the_behavior_of_a_newer_package() -> None:
+def test_an_old_demonstration_fits_the_behavior_of_a_newer_package() -> None:
     demonstration = load(UNITYS_FILES / "ExpertGridWorld.demo")
     fit(demonstration, BehaviorSpec([sensor(3, 64, 84)], ActionSpec(0, (5,))))
 
@@ -348,7 +348,7 @@ def test_uncompressed_images_of_unitys_packages_lie_channels_last(tmp_path: Path
 
 
 def test_an_action_is_taken_from_the_record_where_the_program_that_wrote_the_file_put_it(tmp_path: Path) -> None:
-    spec, added = _vector_recording()
+    spec, added = _vector_demonstration()
     data = write(tmp_path / "ours.demo", spec, added).read_bytes()
     path = tmp_path / "changed.demo"
     written = [np.zeros(2) if one["action"] is None else one["action"].continuous[0] for one in added]
@@ -476,7 +476,7 @@ def test_unitys_loader_reads_our_files(
     assert_unity_reads_the_same(path, True)
 
 
-# Recording an environment
+# Demonstration an environment
 
 
 def count_up(observation: Array) -> int:
@@ -545,7 +545,7 @@ def test_whatever_is_done_in_a_wrapped_environment_is_recorded(tmp_path: Path) -
     np.testing.assert_array_equal(demonstration.truncated, cut)
 
 
-def test_a_limit_around_the_environment_truncates_the_recording(tmp_path: Path) -> None:
+def test_a_limit_around_the_environment_truncates_the_demonstration(tmp_path: Path) -> None:
     env = RecordDemonstration(gym.make("Unity-Basic-v0", max_episode_steps=3), tmp_path / "basic.demo")
     for _ in range(2):
         env.reset()
@@ -572,7 +572,7 @@ def test_only_what_can_be_recorded_is_wrapped(tmp_path: Path) -> None:
 
 
 def test_a_path_that_would_be_lost_or_overwritten_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "ours.demo", *_vector_recording())
+    path = write(tmp_path / "ours.demo", *_vector_demonstration())
     before = path.read_bytes()
     with pytest.raises(DemonstrationError, match="there already"):
         DemonstrationWriter(path, "Behavior", SPECS["goal"])
@@ -601,7 +601,7 @@ def test_a_path_that_would_be_lost_or_overwritten_is_refused(tmp_path: Path) -> 
 def test_a_record_that_does_not_fit_is_refused_and_the_others_are_kept(
     tmp_path: Path, change: dict[str, Any], error: type[Exception], match: str
 ) -> None:
-    spec, added = _vector_recording()
+    spec, added = _vector_demonstration()
     path = tmp_path / "ours.demo"
     with DemonstrationWriter(path, "Behavior", spec) as writer:
         for one in added:
@@ -613,7 +613,7 @@ def test_a_record_that_does_not_fit_is_refused_and_the_others_are_kept(
         writer.add(**added[0])
 
 
-def test_a_recording_without_records_leaves_no_file(tmp_path: Path) -> None:
+def test_a_demonstration_without_records_leaves_no_file(tmp_path: Path) -> None:
     with DemonstrationWriter(tmp_path / "ours.demo", "Behavior", SPECS["goal"]):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -622,13 +622,13 @@ def test_a_recording_without_records_leaves_no_file(tmp_path: Path) -> None:
 # Broken files
 
 
-def _vector_recording() -> tuple[BehaviorSpec, list[dict[str, Any]]]:
+def _vector_demonstration() -> tuple[BehaviorSpec, list[dict[str, Any]]]:
     return SPECS["vector, continuous"], records(SPECS["vector, continuous"])
 
 
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A recording with an image, masks and hybrid actions."""
+    """A demonstration with an image, masks and hybrid actions."""
     spec = SPECS["4 channels"]
     return write(tmp_path_factory.mktemp("intact") / "ours.demo", spec, records(spec, lengths=(2, 2))).read_bytes()
 
@@ -642,7 +642,7 @@ def load_bytes(data: bytes) -> Demonstration:
 
 @given(st.data())
 @settings(deadline=None, max_examples=150)
-def test_a_recording_that_was_cut_off_is_an_error_that_names_the_file(intact: bytes, data: st.DataObject) -> None:
+def test_a_demonstration_that_was_cut_off_is_an_error_that_names_the_file(intact: bytes, data: st.DataObject) -> None:
     length = data.draw(st.integers(0, len(intact) - 1))
     with pytest.raises(DemonstrationError, match=r"broken\.demo"):
         load_bytes(intact[:length])
@@ -650,7 +650,7 @@ def test_a_recording_that_was_cut_off_is_an_error_that_names_the_file(intact: by
 
 @given(st.data())
 @settings(deadline=None, max_examples=300)
-def test_a_damaged_recording_is_read_or_gives_an_error_of_ours(intact: bytes, data: st.DataObject) -> None:
+def test_a_damaged_demonstration_is_read_or_gives_an_error_of_ours(intact: bytes, data: st.DataObject) -> None:
     damaged = bytearray(intact)
     for position in data.draw(st.lists(st.integers(0, len(intact) - 1), min_size=1, max_size=3)):
         damaged[position] = data.draw(st.integers(0, 255))
@@ -662,13 +662,13 @@ def test_a_damaged_recording_is_read_or_gives_an_error_of_ours(intact: bytes, da
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (b"", "no recording.* 0 bytes"),
-        (b"# A file of text, which is no recording at all.\n" * 9, "no recording"),
+        (b"", "no demonstration.* 0 bytes"),
+        (b"# A file of text, which is no demonstration at all.\n" * 9, "no demonstration"),
         (bytes(400), "header counts 0 records"),
         (b"\x02\x08\x07" + bytes(400), "version 7.*0 and 1"),
     ],
 )
-def test_what_is_no_recording_is_told(data: bytes, match: str) -> None:
+def test_what_is_no_demonstration_is_told(data: bytes, match: str) -> None:
     with pytest.raises(DemonstrationError, match=match):
         load_bytes(data)
 
@@ -717,7 +717,7 @@ def test_what_follows_the_counted_records_is_not_read(intact: bytes) -> None:
     assert len(load_bytes(_with_header(intact, number_steps=2))) == 1
 
 
-def test_a_recording_without_a_transition_is_an_error(intact: bytes) -> None:
+def test_a_demonstration_without_a_transition_is_an_error(intact: bytes) -> None:
     with pytest.raises(DemonstrationError, match="no transition"):
         load_bytes(_with_header(intact, number_steps=1))
 
@@ -770,7 +770,7 @@ def test_the_broken_record_is_named(intact: bytes, change: Callable[[Any], None]
         load_bytes(_with_pair(intact, 4, change))
 
 
-def test_a_recording_that_was_never_closed_is_told(tmp_path: Path) -> None:
+def test_a_demonstration_that_was_never_closed_is_told(tmp_path: Path) -> None:
     spec = SPECS["3 channels"]
     writer = DemonstrationWriter(tmp_path / "ours.demo", "Behavior", spec)
     for one in records(spec, lengths=(50,)):
@@ -782,7 +782,7 @@ def test_a_recording_that_was_never_closed_is_told(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_told(tmp_path: Path) -> None:
-    with pytest.raises(DemonstrationError, match=r"cannot read the recording .*nothing\.demo"):
+    with pytest.raises(DemonstrationError, match=r"cannot read the demonstration .*nothing\.demo"):
         load(tmp_path / "nothing.demo")
     with pytest.raises(DemonstrationError, match=r"holds no \.demo file"):
         load(tmp_path)

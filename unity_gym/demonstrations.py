@@ -1,4 +1,4 @@
-"""Recordings of agents that show how it is done: Unity's `.demo` files → columns of transitions, and back.
+"""Demonstrations of agents that show how it is done: Unity's `.demo` files → columns of transitions, and back.
 
 A file is a header, the behavior's actions, and one record a decision: what the agent saw, and the reward and the end
 that its last action led to. A record that is done holds the last observation of an episode; no action follows from it,
@@ -68,7 +68,7 @@ _UNREADABLE = (ProtocolError, *UNREADABLE)
 T = TypeVar("T")
 
 
-class RecordingHeader(NamedTuple):
+class DemonstrationHeader(NamedTuple):
     """What a file says of itself. Unity counts begun episodes, too, and divides the sum of all rewards by the count."""
 
     path: Path
@@ -98,7 +98,7 @@ class Demonstration:
 
     behavior_name: str
     spec: BehaviorSpec
-    headers: tuple[RecordingHeader, ...]
+    headers: tuple[DemonstrationHeader, ...]
     record_observations: list[Array]
     record_rewards: Array
     record_done: Array
@@ -143,7 +143,7 @@ def load(
     action_record: str = "auto",
     done_record: str = "auto",
 ) -> Demonstration:
-    """Read a recording, or all `.demo` files of a folder, in the order of their names.
+    """Read a demonstration, or all `.demo` files of a folder, in the order of their names.
 
     :param path: the file or folder
     :param visual_dtype: of images, "uint8" (0…255) or "float32" (0…1)
@@ -157,7 +157,7 @@ def load(
     :param done_record: What a record that is done shows: the "last" observation of its episode, the "first" one of the
         next episode, as the packages of 2018 and 2019 wrote it, or "auto": "first" where the file declares no dimension
         properties and the observations change more before such records than after them, else "last"
-    :raises DemonstrationError: no such file, a damaged one, no recording, or files of behaviors that differ
+    :raises DemonstrationError: no such file, a damaged one, no demonstration, or files of behaviors that differ
     :raises InvalidValueError: another dtype, layout or record
     """
     _require_visual_dtype(visual_dtype)
@@ -170,7 +170,7 @@ def load(
     path = Path(path)
     files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
     if not files:
-        raise DemonstrationError(f"the folder {path} holds no {SUFFIX} file: name the folder of the recordings")
+        raise DemonstrationError(f"the folder {path} holds no {SUFFIX} file: name the folder of the demonstrations")
     parts = [_Reader(file).read(visual_dtype, uncompressed_layout, action_record, done_record) for file in files]
     for part in parts[1:]:
         _require_equal(part.spec, parts[0].spec, f"{part.headers[0].path}", f"{files[0]}")
@@ -194,7 +194,7 @@ def fit(demonstration: Demonstration, spec: BehaviorSpec) -> Demonstration:
     sizes = [[s[i].shape[0] for i in indices] for s, indices in ((recorded, vectors), (wanted, parts))]
     is_concatenated = sizes[0] != sizes[1] and sum(sizes[0]) == sum(sizes[1]) and 1 in map(len, sizes)
     if not is_concatenated or others != rest or demonstration.spec.action_spec != spec.action_spec:
-        _require_equal(demonstration.spec, spec, f"the recording {demonstration.headers[0].path}", "the behavior")
+        _require_equal(demonstration.spec, spec, f"the demonstration {demonstration.headers[0].path}", "the behavior")
         return demonstration
     columns = demonstration.record_observations
     numbers = np.concatenate([columns[i] for i in vectors], axis=1)
@@ -210,7 +210,7 @@ class DemonstrationWriter:
     """Writes one agent's records into a `.demo` file that Unity, Unity's trainers and `load` read.
 
     Use it as a context manager, or `close` it: until then the records lie next to the path under the suffix `.part`.
-    A recording that an error cuts off is closed all the same and keeps every record that was added.
+    A demonstration that an error cuts off is closed all the same and keeps every record that was added.
 
     :param path: of the new file, with the suffix `.demo`; a name of up to 16 letters is taken from it
     :param behavior_name: the behavior's name
@@ -263,10 +263,10 @@ class DemonstrationWriter:
         :param action_mask: bool (sum of the branch sizes,), True = allowed; None allows everything
         :raises DemonstrationError: observations that do not fit the behavior, NaN, or neither an action nor an end
         :raises ActionError: the action does not fit
-        :raises NotReadyError: the recording is closed
+        :raises NotReadyError: the demonstration is closed
         """
         if self._file.closed:
-            raise NotReadyError(f"the recording {self.path} is closed: begin a new one")
+            raise NotReadyError(f"the demonstration {self.path} is closed: begin a new one")
         done = terminated or truncated
         if action is None:
             if not done:
@@ -320,7 +320,7 @@ class DemonstrationWriter:
         return (~mask.astype(bool)).tobytes()
 
     def close(self) -> None:
-        """Write the header and give the file its name; a recording without a record leaves no file.
+        """Write the header and give the file its name; a demonstration without a record leaves no file.
 
         Can be called any number of times.
         """
@@ -464,7 +464,7 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
         self._seen, self._acted = None, False
 
     def save(self) -> None:
-        """End the recording and write its file; the environment goes on unrecorded. Without a step there is no file."""
+        """Stop recording and write the file; the environment continues without it. Without a step there is no file."""
         self._cut()
         self._saved = True
         if self._writer is not None:
@@ -624,7 +624,7 @@ class _Reader:
         try:
             self._data = path.read_bytes()
         except OSError as error:
-            raise DemonstrationError(f"cannot read the recording {path}: {error.strerror}") from error
+            raise DemonstrationError(f"cannot read the demonstration {path}: {error.strerror}") from error
 
     def read(self, visual_dtype: str, uncompressed_layout: str, action_record: str, done_record: str) -> Demonstration:
         header = self._read_header()
@@ -650,19 +650,19 @@ class _Reader:
             header, parameters, pairs, offsets, visual_dtype, uncompressed_layout, action_record, done_record
         )
 
-    def _read_header(self) -> RecordingHeader:
+    def _read_header(self) -> DemonstrationHeader:
         if len(self._data) < _BODY or self._data[0] > _BODY - 1:
             raise DemonstrationError(
-                f"{self.path} is no recording, or one that was cut off: its {len(self._data)} bytes do not begin with "
+                f"{self.path} is no demonstration, or was cut off: its {len(self._data)} bytes do not start with "
                 f"a header of {_BODY} bytes; name a {SUFFIX} file that Unity or unity_gym wrote"
             )
         meta, _ = self._message(DemonstrationMeta, 0, "the header")
         if meta.api_version not in _API_VERSIONS:
             raise DemonstrationError(
-                f"{self.path} is a recording of version {meta.api_version}, or none at all; 0 and 1 can be read: "
+                f"{self.path} is a demonstration of version {meta.api_version}, or none at all; 0 and 1 can be read: "
                 "record it again with an ML-Agents package of communication version 1"
             )
-        return RecordingHeader(
+        return DemonstrationHeader(
             self.path, meta.demonstration_name, meta.number_steps, meta.number_episodes, meta.mean_reward
         )
 
@@ -693,7 +693,7 @@ class _Reader:
 
     def _columns(
         self,
-        header: RecordingHeader,
+        header: DemonstrationHeader,
         parameters: Any,
         pairs: list[Any],
         offsets: list[int],
@@ -788,7 +788,7 @@ def _package_version(parameters: Any, info: Any) -> str:
 
 
 def _actions(spec: ActionSpec, sent: list[Any], behavior: str) -> ActionTuple:
-    """Return the actions of `AgentAction` messages; recordings of packages before 1.3 fill the deprecated field only.
+    """Return the actions of `AgentAction` messages; packages before 1.3 fill the deprecated field only.
 
     :raises ValueError: they do not fit the specification
     """
@@ -918,9 +918,9 @@ def _require_visual_dtype(visual_dtype: str) -> None:
 def _new_file(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix != SUFFIX:
-        raise DemonstrationError(f"a recording has the suffix {SUFFIX!r}, which Unity looks for; got {path.name!r}")
+        raise DemonstrationError(f"a demonstration has the suffix {SUFFIX!r}, which Unity looks for; got {path.name!r}")
     if not path.parent.is_dir():
-        raise DemonstrationError(f"there is no folder {path.parent} for the recording {path.name}: make it first")
+        raise DemonstrationError(f"there is no folder {path.parent} for the demonstration {path.name}: make it first")
     if path.exists():
         raise DemonstrationError(f"{path} is there already: name another file, or delete that one first")
     return path

@@ -43,4 +43,4 @@ class NotReadyError(UnityGymError, RuntimeError):
 
 
 class DemonstrationError(UnityGymError, ValueError):
-    """A recording that cannot be read, written or used for a behavior."""
+    """A demonstration that cannot be read, written or used for a behavior."""

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from unity_gym.demonstrations import Demonstration, RecordingHeader, fit
+from unity_gym.demonstrations import Demonstration, DemonstrationHeader, fit
 from unity_gym.errors import DemonstrationError, UnityGymError
 from unity_gym.spaces import ObservationLayout, action_columns, action_space
 from unity_gym.specs import (
@@ -131,7 +131,7 @@ def from_minari(dataset: Any, spec: BehaviorSpec | None = None, behavior_name: s
         behavior_name=behavior_name or name,
         spec=own,
         headers=(
-            RecordingHeader(Path(name), name, len(record_done), len(episodes), float(total.sum() / len(episodes))),
+            DemonstrationHeader(Path(name), name, len(record_done), len(episodes), float(total.sum() / len(episodes))),
         ),
         record_observations=[
             _column(np.concatenate([_at(episode.observations, path) for episode in episodes]), box)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_recording
+from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_demonstration
 from sb3_ext.networks import NetworkBody
 from sb3_ext.networks.actions import action_features
 from sb3_ext.networks.layers import kaiming, linear
@@ -36,14 +36,14 @@ class GAIL(LearnedSignal):
 
     With `normalize`, vector observations are scaled by the expert's statistics.
 
-    :param demonstrations: a `.demo` file, a folder of them, or a loaded recording of the behavior
+    :param demonstrations: a `.demo` file, a folder of them, or a loaded demonstration of the behavior
     :param gamma: discount of future rewards
     :param strength: factor of the rewards
     :param learning_rate: of the discriminator
     :param use_actions: D reads the action, as the environment gets it, and whether the episode came to its end, too
     :param use_vail: with the bottleneck
     :param network: of the discriminator, as in `NetworkSettings`, but without memory
-    :raises DemonstrationError: no such recording
+    :raises DemonstrationError: no such demonstration
     :raises UnityGymError: a discount outside 0…1, or memory
     """
 
@@ -62,17 +62,17 @@ class GAIL(LearnedSignal):
         **network: Any,
     ) -> None:
         super().__init__(gamma, strength, learning_rate, **network)
-        require_recording(demonstrations)
+        require_demonstration(demonstrations)
         self.demonstrations = demonstrations
         self.use_actions, self.use_vail = use_actions, use_vail
         self._expert: Expert | None = None
 
     def setup(self, spec: BehaviorSpec) -> None:
-        """Build the discriminator and its optimizer, and read the recording.
+        """Build the discriminator and its optimizer, and read the demonstration.
 
-        A recording that is gone, as it may be where a saved model is loaded, is missed only when the model learns.
+        A demonstration that is gone, as it may be where a saved model is loaded, is missed only when the model learns.
 
-        :raises DemonstrationError: the recording cannot be read, or does not fit the behavior
+        :raises DemonstrationError: the demonstration cannot be read, or does not fit the behavior
         """
         super().setup(spec)
         self._spec = spec

@@ -487,7 +487,7 @@ def fuzz_image(rng: Random) -> None:
 # --- demonstrations
 
 
-def recording(rng: Random, path: Path) -> None:
+def write_demonstration(rng: Random, path: Path) -> None:
     """A valid demonstration with a vector, a camera and actions of both kinds."""
     flags = tuple(map(DimensionProperty, (1, 2, 2)))
     sensors = [
@@ -508,7 +508,7 @@ def fuzz_demonstration(rng: Random) -> None:
     """One mutated file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.demo"
-        recording(rng, path)
+        write_demonstration(rng, path)
         path.write_bytes(mutate_bytes(rng, path.read_bytes(), most=3))
         demonstration = demonstrations.load(path, str(rng.choice(["uint8", "float32"])))
         assert len(demonstration.observations[0]) == len(demonstration.actions.continuous) == len(demonstration)

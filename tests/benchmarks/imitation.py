@@ -1,10 +1,10 @@
-"""What cloning and GAIL make of Unity's recordings and of Unity's policy as a teacher, on the embedded player.
+"""What cloning and GAIL make of Unity's demonstrations and of Unity's policy as a teacher, on the embedded player.
 
 python tests/benchmarks/imitation.py 3DBall                     # one run with seed 0
 python tests/benchmarks/imitation.py PushBlock --seeds 0 1 2
 python tests/benchmarks/imitation.py --tables                   # only write the tables and images again
 
-Unity's recordings and models lie beside the repository, in `../shared/unity`; `--unity` names another folder with
+Unity's demonstrations and models lie beside the repository, in `../shared/unity`; `--unity` names another folder with
 `demonstrations` and `models`. A run writes its figures to `imitation/<run>.json`, a line a seed. From all of them come
 `imitation/README.md`, with the command beside each run, and an image for each, `imitation/<run>.png`.
 """
@@ -50,8 +50,8 @@ JUDGED = ("likeliest", "sampled")  # acting in these two ways
 Figures = dict[str, Any]
 
 
-def from_recording(scene: str | None, name: str, unity: Path, seed: int, **how: str) -> Figures:
-    """BC from one recording of Unity's, with a fifth of it held out; no scene: it cannot be judged by its return."""
+def from_demonstration(scene: str | None, name: str, unity: Path, seed: int, **how: str) -> Figures:
+    """BC from one of Unity's demonstrations, with a fifth of it held out; without a scene there is no return."""
     shown = load(unity / "demonstrations" / f"{name}.demo", **how)
     env = None if scene is None else UnityVecEnv(f"Unity-{scene}-v0", seed=seed)
     model = BC(
@@ -106,23 +106,23 @@ def from_discriminator(scene: str, unity: Path, seed: int) -> Figures:
 
 RUNS: dict[str, tuple[Callable[[Path, int], Figures], str]] = {
     "3DBall": (
-        partial(from_recording, "3DBall", "Expert3DBall"),
+        partial(from_demonstration, "3DBall", "Expert3DBall"),
         "From Expert3DBall.demo alone, which is one episode.",
     ),
     "PushBlock": (
-        partial(from_recording, "PushBlock", "ExpertPushBlock"),
+        partial(from_demonstration, "PushBlock", "ExpertPushBlock"),
         "From ExpertPushBlock.demo alone.",
     ),
     "PushBlock-late": (
-        partial(from_recording, "PushBlock", "ExpertPushBlock", action_record="same"),
+        partial(from_demonstration, "PushBlock", "ExpertPushBlock", action_record="same"),
         "The same, if actions are paired as Unity's trainers pair them: with what the agent saw after it had acted.",
     ),
     "Pyramids": (
-        partial(from_recording, "Pyramids", "ExpertPyramid"),
+        partial(from_demonstration, "Pyramids", "ExpertPyramid"),
         "From ExpertPyramid.demo alone, which has 10 episodes.",
     ),
     "GridWorld": (
-        partial(from_recording, None, "ExpertGridWorld"),
+        partial(from_demonstration, None, "ExpertGridWorld"),
         "From ExpertGridWorld.demo alone, 39 decisions. It is older than the goal signal of the scene, where what it "
         "teaches therefore cannot play.",
     ),

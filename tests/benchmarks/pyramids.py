@@ -142,7 +142,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1_500_000, help="agent-steps at most (1,500,000)")
     parser.add_argument("--minutes", type=float, default=30, help="at most (30)")
-    parser.add_argument("--demonstrations", type=Path, default=DEMONSTRATIONS, help="a folder of Unity's recordings")
+    parser.add_argument(
+        "--demonstrations", type=Path, default=DEMONSTRATIONS, help="a folder of Unity's demonstrations"
+    )
     parser.add_argument("--tables", action="store_true", help="run nothing; write table and image from the figures")
     arguments = parser.parse_args()
     if (arguments.run is None) == (not arguments.tables):

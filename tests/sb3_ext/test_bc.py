@@ -1,4 +1,4 @@
-"""BC: what it makes of recordings and of a teacher, and its life as an SB3 algorithm."""
+"""BC: what it makes of demonstrations and of a teacher, and its life as an SB3 algorithm."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_it_is_an_sb3_algorithm(tmp_path: Path) -> None:
     for key in mine:
         np.testing.assert_array_equal(mine[key], theirs[key])
     assert loaded.validation_scores == model.validation_scores
-    with pytest.raises(DemonstrationError, match="no recording"):
+    with pytest.raises(DemonstrationError, match="no demonstration"):
         loaded.learn(100)
 
     model.export_onnx(tmp_path / "toy.onnx")
@@ -339,7 +339,7 @@ def test_what_it_cannot_learn_from_is_refused(tmp_path: Path) -> None:
         BC("UnityPolicy", gym.make("CartPole-v1"), teacher=Right())
     with pytest.raises(DemonstrationError, match=r"sensor 1: .*DIFFERENT"):
         BC("UnityPolicy", gym.make("CartPole-v1"), demonstrations=path)
-    with pytest.raises(DemonstrationError, match="no recording"):
+    with pytest.raises(DemonstrationError, match="no demonstration"):
         BC("UnityPolicy", None, demonstrations=tmp_path / "nothing.demo")
     wrong = {"validation_fraction": 1, "patience": 0, "batch_size": 0, "teacher_steps_per_epoch": 0}
     for name, number in wrong.items():
@@ -352,7 +352,7 @@ def test_what_it_cannot_learn_from_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_unitys_files
 @pytest.mark.parametrize("online", [False, True])
-def test_3dball_is_learned_from_unitys_recording_and_from_unitys_policy(online: bool) -> None:
+def test_3dball_is_learned_from_unitys_demonstration_and_from_unitys_policy(online: bool) -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
     expert: dict[str, Any] = (
         {"teacher": OnnxPolicy(UNITY / "models/3DBall.onnx", env, seed=0)}

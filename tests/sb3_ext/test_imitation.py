@@ -31,7 +31,7 @@ LENGTHS = (7, 1, 12, 4)
 
 
 def write(path: Path, action: ActionSpec, lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> Path:
-    """A recording of random decisions; the masks forbid some choices, now and then also what the expert chose."""
+    """A demonstration of random decisions; the masks forbid some choices, now and then also what the expert chose."""
     spec = BehaviorSpec(SENSORS, action)
     rng = np.random.default_rng(seed)
     with DemonstrationWriter(path, "Toy", spec) as writer:
@@ -220,13 +220,13 @@ def test_ppo_imitates_while_it_learns_and_its_saved_model_goes_on(tmp_path: Path
     ):
         assert mine["step"] == theirs["step"] > 0
         assert torch.equal(mine["exp_avg"], theirs["exp_avg"])
-    with pytest.raises(DemonstrationError, match=r"no recording .*basic\.demo"):
+    with pytest.raises(DemonstrationError, match=r"no demonstration .*basic\.demo"):
         loaded.cloning.update(0)
     (tmp_path / "moved.demo").rename(path)
     assert loaded.cloning.update(0)["loss"] < 0.5 * first
 
 
-def test_a_recording_of_another_behavior_is_refused_sensor_by_sensor(tmp_path: Path) -> None:
+def test_a_demonstration_of_another_behavior_is_refused_sensor_by_sensor(tmp_path: Path) -> None:
     path = write(tmp_path / "toy.demo", ACTIONS["branches"])
     env = UnityVecEnv("Unity-Basic-v0", seed=0)
     with pytest.raises(DemonstrationError) as caught:
@@ -245,5 +245,5 @@ def test_numbers_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str,
     (name,) = wrong
     with pytest.raises(UnityGymError, match=name):
         BehavioralCloning(path, **wrong)  # type: ignore[arg-type]
-    with pytest.raises(DemonstrationError, match="no recording"):
+    with pytest.raises(DemonstrationError, match="no demonstration"):
         BehavioralCloning(tmp_path / "nothing.demo")

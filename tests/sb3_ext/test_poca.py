@@ -363,7 +363,7 @@ def knights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def strikes(knights: Path) -> Path:
-    """A recording of an agent that always strikes."""
+    """A demonstration of an agent that always strikes."""
     env = UnityVecEnv("Unity-v0", file_name=str(knights), seed=0)
     path = knights.with_name("strikes.demo")
     with DemonstrationWriter(path, "Knight", env.table.spec) as writer:

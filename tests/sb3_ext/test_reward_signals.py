@@ -88,7 +88,7 @@ def filled_up(rollout: Rollout) -> Batch:
 
 
 def record(path: Path, spec: BehaviorSpec, episodes: int = 3, seed: int = 1, length: int = 6) -> Path:
-    """A recording of random numbers."""
+    """A demonstration of random numbers."""
     rng = np.random.default_rng(seed)
     with DemonstrationWriter(path, "Toy", spec) as writer:
         for _ in range(episodes):
@@ -569,7 +569,7 @@ def test_a_saved_signal_goes_on_exactly(which: int, tmp_path: Path) -> None:
     assert second.state_dict()["_extra_state"]["state"][0]["step"] == 8
 
 
-def test_a_saved_model_keeps_signals_and_optimizers_and_does_without_a_recording_until_it_learns(
+def test_a_saved_model_keeps_signals_and_optimizers_and_does_without_a_demonstration_until_it_learns(
     tmp_path: Path,
 ) -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
@@ -593,7 +593,7 @@ def test_a_saved_model_keeps_signals_and_optimizers_and_does_without_a_recording
     demonstration.unlink()
     loaded = PPO.load(tmp_path / "model", env=env, device="cpu")
     loaded.predict(env.reset())
-    with pytest.raises(DemonstrationError, match=r"no recording .*ball\.demo"):
+    with pytest.raises(DemonstrationError, match=r"no demonstration .*ball\.demo"):
         loaded.learn(300)
     env.close()
 
@@ -607,7 +607,7 @@ def test_the_learning_rate_is_that_of_the_signal_also_after_loading() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Recordings and refusals
+# Demonstrations and refusals
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -632,7 +632,7 @@ def test_an_expert_is_a_rollout_of_what_was_recorded(spec: BehaviorSpec, tmp_pat
     assert set(drawn.tolist()) == set(range(20))
 
 
-def test_a_recording_of_another_behavior_is_refused_sensor_by_sensor(tmp_path: Path) -> None:
+def test_a_demonstration_of_another_behavior_is_refused_sensor_by_sensor(tmp_path: Path) -> None:
     path = record(tmp_path / "toy.demo", CAMERA)
     signal = GAIL(path)
     with pytest.raises(DemonstrationError) as told:
@@ -647,7 +647,7 @@ def test_a_recording_of_another_behavior_is_refused_sensor_by_sensor(tmp_path: P
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: GAIL("missing.demo"), "no recording missing.demo"),
+        (lambda: GAIL("missing.demo"), "no demonstration missing.demo"),
         (lambda: Curiosity(gamma=2), "gamma"),
         (lambda: RND(memory_size=4), "no memory"),
         (lambda: Curiosity(hidden_units=0), "hidden_units"),
@@ -697,7 +697,7 @@ def test_the_command_learns_from_signals_alone_and_logs_unitys_names(tmp_path: P
     assert "Policy/Extrinsic Reward" not in names
 
 
-def test_a_missing_recording_is_one_line_before_any_player_starts(
+def test_a_missing_demonstration_is_one_line_before_any_player_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = configuration(tmp_path, gail={"demo_path": "missing.demo"})

@@ -23,7 +23,7 @@ from unity_gym.specs import ActionTuple, Array, ObservationType
 from unity_gym.wire.png import encode_images
 
 GRID = "GridWorld?team=0"
-RECORDING = Path(__file__).resolve().parents[2] / "../shared/unity/demonstrations/ExpertGridWorld.demo"
+DEMONSTRATION = Path(__file__).resolve().parents[2] / "../shared/unity/demonstrations/ExpertGridWorld.demo"
 WALL, FLOOR, AGENT, PLUS, EX = range(5)
 COLORS = np.array([(137, 139, 143), (70, 73, 78), (62, 195, 255), (140, 238, 151), (238, 92, 75)])
 MOVES = [(0, 0), (0, 1), (0, -1), (-1, 0), (1, 0)]  # stay, up, down, left, right
@@ -214,9 +214,9 @@ def test_more_goals_than_cells_are_refused() -> None:
         pass
 
 
-@pytest.mark.skipif(not RECORDING.exists(), reason="Unity's recordings are not beside the repository")
+@pytest.mark.skipif(not DEMONSTRATION.exists(), reason="Unity's demonstrations are not beside the repository")
 def test_the_camera_draws_what_unitys_camera_recorded_to_the_pixel() -> None:
-    (recorded,) = load(RECORDING).record_observations
+    (recorded,) = load(DEMONSTRATION).record_observations
     plus, ex, agent = (cells.reshape(len(cells), -1) for cells in read(recorded))
     assert (plus.sum(axis=1) == 1).all()
     drawn = Camera(5).take(plus + 2 * ex, agent.argmax(axis=1)).transpose(0, 3, 1, 2)

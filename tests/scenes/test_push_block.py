@@ -1,4 +1,4 @@
-"""PushBlock: its observations, physics, rewards and resets, beside Unity's own recording and policy."""
+"""PushBlock: its observations, physics, rewards and resets, beside Unity's own demonstration and policy."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from unity_gym.specs import ActionTuple, Array
 
 NAME = "PushBlock?team=0"
 SHARED = Path(__file__).resolve().parents[2] / "../shared/unity"
-RECORDING = SHARED / "demonstrations/ExpertPushBlock.demo"
+DEMONSTRATION = SHARED / "demonstrations/ExpertPushBlock.demo"
 POLICY = SHARED / "models/PushBlock.onnx"
 NOTHING, FORWARD, BACKWARD, TURN_RIGHT, TURN_LEFT, LEFT, RIGHT = range(7)
 BLOCK_FLAG, GOAL_FLAG, WALL_FLAG, NO_HIT, FRACTION = range(5)
 LENGTH = 12.0
 TICK = 0.02
 
-# Episodes of the recording: first record, record of the end, where the agent began (x, z, yaw in degrees) and the block
-# (x, z). The places were found by matching rays of the first four records.
+# Episodes of the demonstration: first and last record, where the agent (x, z, yaw in degrees) and the block (x, z)
+# started. The places were found by matching rays of the first four records.
 EPISODES = np.array(
     [
         (0, 19, 4.23, -0.38, 180, -1.82, -4.38),
@@ -314,14 +314,14 @@ def test_a_pusher_scores_in_every_episode() -> None:
 
 
 @pytest.fixture(scope="module")
-def recording():
-    if not RECORDING.exists():
-        pytest.skip(f"Unity's recording is not at {RECORDING}")
-    return load(RECORDING, action_record="same")  # as the file has them
+def demonstration():
+    if not DEMONSTRATION.exists():
+        pytest.skip(f"Unity's demonstration is not at {DEMONSTRATION}")
+    return load(DEMONSTRATION, action_record="same")  # as the file has them
 
 
-def test_observations_take_the_values_that_they_take_in_unitys_recording(recording) -> None:
-    theirs = recording.record_observations
+def test_observations_take_the_values_that_they_take_in_unitys_demonstration(demonstration) -> None:
+    theirs = demonstration.record_observations
     with held_scene(PushBlock, areas=32, side_channels=parameters(gravity=9.81)) as (env, scene):
         seen = [[], []]
         for _ in range(150):
@@ -343,13 +343,13 @@ def test_observations_take_the_values_that_they_take_in_unitys_recording(recordi
         assert 0 <= newest(observation)[..., FRACTION].min() * LENGTH < 1e-3  # flush at the block
 
 
-def test_actions_of_the_recording_lead_to_what_was_recorded(recording) -> None:
+def test_actions_of_the_demonstration_lead_to_what_was_recorded(demonstration) -> None:
     """Played from the places where they began, and not corrected after, episodes end when they ended in Unity.
 
-    The recording was made with gravity as on Earth: agents fall for 20 ticks. An action stands in the record of the
+    The demonstration was made with gravity as on Earth: agents fall for 20 ticks. An action stands in the record of the
     observation that it led to.
     """
-    chosen = dict(zip(recording.rows.tolist(), recording.actions.discrete[:, 0].tolist(), strict=True))
+    chosen = dict(zip(demonstration.rows.tolist(), demonstration.actions.discrete[:, 0].tolist(), strict=True))
     first, last = EPISODES[:, :2].astype(int).T
     flags, errors, ends = [], [], {}
     n = len(EPISODES)
@@ -369,7 +369,7 @@ def test_actions_of_the_recording_lead_to_what_was_recorded(recording) -> None:
             ends |= {agent: decision for agent in terminals.agent_id.tolist() if agent not in ends}
             for agent in range(n):
                 if agent not in ends and first[agent] + decision < last[agent]:
-                    theirs = newest(recording.record_observations[1][first[agent] + decision])[0]
+                    theirs = newest(demonstration.record_observations[1][first[agent] + decision])[0]
                     ours = newest(decisions.obs[1][agent])[0]
                     same = (ours[:, :4] == theirs[:, :4]).all(axis=1)
                     flags += same.tolist()

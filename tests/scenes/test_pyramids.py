@@ -1,4 +1,4 @@
-"""Pyramids: its observations, physics, rewards and resets, beside Unity's own recording."""
+"""Pyramids: its observations, physics, rewards and resets, beside Unity's own demonstration."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from unity_gym.scenes.pyramids import LAYERS, Pyramids
 from unity_gym.specs import ActionTuple, Array
 
 NAME = "Pyramids?team=0"
-RECORDING = Path(__file__).resolve().parents[2] / "../shared/unity/demonstrations/ExpertPyramid.demo"
+DEMONSTRATION = Path(__file__).resolve().parents[2] / "../shared/unity/demonstrations/ExpertPyramid.demo"
 NOTHING, FORWARD, BACKWARD, TURN_RIGHT, TURN_LEFT = range(5)
 BLOCK, WALL, GOAL, SWITCH_OFF, SWITCH_ON, STONE, NO_HIT, FRACTION = range(8)
 LENGTH = 35.0
 TICK = 0.02
 
-# Where the agent of the recording was (x, z, yaw in degrees) in four records, for how many decisions it then touched
+# Where the demonstrating agent was (x, z, yaw in degrees) in four records, for how many decisions it then touched
 # nothing, and the roots (x, z) of stone pyramids that it saw. The places were found by matching rays.
 COURSES = [
     (264, 10.617, 25.614, 74, 43, [(24.477, -3.207), (22.313, -31.400)]),
@@ -45,10 +45,10 @@ def held() -> Iterator[tuple[UnityEnvironment, Pyramids]]:
 
 
 @pytest.fixture(scope="module")
-def recording():
-    if not RECORDING.exists():
-        pytest.skip(f"Unity's recording is not at {RECORDING}")
-    return load(RECORDING)
+def demonstration():
+    if not DEMONSTRATION.exists():
+        pytest.skip(f"Unity's demonstration is not at {DEMONSTRATION}")
+    return load(DEMONSTRATION)
 
 
 def columns(scene: Pyramids, start: str) -> list[int]:
@@ -284,7 +284,7 @@ def test_players_that_rush_at_the_pyramid_bring_the_gold_down_and_get_it() -> No
                 slowest = np.minimum(slowest, speed)
             step(env, *rammer(scene, retreats)[decisions.agent_id])
         assert sorted(rewards.values()) == [2] * n
-        # The first contact takes a quarter or more of the speed: from 20.7, 37.8 and 38.6 m/s the recording's agent
+        # The first contact takes a quarter or more of the speed: from 20.7, 37.8 and 38.6 m/s the demonstration's agent
         # goes to 15.7, 22.9 and 24.1 m/s.
         assert 10 < np.median(slowest) < 20
 
@@ -314,8 +314,8 @@ def test_a_heap_comes_to_rest_within_the_walls() -> None:
         assert (where[::2] < 49.5).all()
 
 
-def test_observations_take_the_values_that_they_take_in_unitys_recording(recording) -> None:
-    theirs = recording.record_observations
+def test_observations_take_the_values_that_they_take_in_unitys_demonstration(demonstration) -> None:
+    theirs = demonstration.record_observations
     n = 64
     with held_scene(Pyramids, areas=n) as (env, scene):
         rng, retreats = np.random.default_rng(0), np.zeros(n, int)
@@ -346,11 +346,11 @@ def test_observations_take_the_values_that_they_take_in_unitys_recording(recordi
     assert np.abs(ours[3][:, 1:]).max() < 48
 
 
-def test_every_transition_of_the_recording_without_a_contact_has_the_recorded_velocity(recording) -> None:
-    velocities = recording.record_observations[3][:, 1:]
-    rows = recording.rows[~(recording.terminated | recording.truncated)]
+def test_every_transition_of_the_demonstration_without_a_contact_has_the_recorded_velocity(demonstration) -> None:
+    velocities = demonstration.record_observations[3][:, 1:]
+    rows = demonstration.rows[~(demonstration.terminated | demonstration.truncated)]
     rows = rows[(np.abs(velocities[rows, 1]) < 1e-6) & (np.abs(velocities[rows + 1, 1]) < 1e-6)]
-    chosen = dict(zip(recording.rows.tolist(), recording.actions.discrete[:, 0].tolist(), strict=True))
+    chosen = dict(zip(demonstration.rows.tolist(), demonstration.actions.discrete[:, 0].tolist(), strict=True))
     speeds = np.hypot(velocities[:, 0], velocities[:, 2])
     with held_scene(Pyramids, areas=len(rows)) as (env, scene):
         move_away(scene)
@@ -365,9 +365,9 @@ def test_every_transition_of_the_recording_without_a_contact_has_the_recorded_ve
     assert speeds[rows + 1][slowed].mean() < np.hypot(*ours[slowed][:, ::2].T).mean()
 
 
-def test_actions_of_the_recording_lead_past_the_walls_and_stones_that_were_recorded(recording) -> None:
+def test_actions_of_the_demonstration_lead_past_the_walls_and_stones_that_were_recorded(demonstration) -> None:
     """Played from where the agent was, and not corrected after."""
-    chosen = dict(zip(recording.rows.tolist(), recording.actions.discrete[:, 0].tolist(), strict=True))
+    chosen = dict(zip(demonstration.rows.tolist(), demonstration.actions.discrete[:, 0].tolist(), strict=True))
     first, decisions = np.array([course[0] for course in COURSES]), [course[4] for course in COURSES]
     same, errors = {WALL: [], STONE: []}, {WALL: [], STONE: []}
     with held_scene(Pyramids, areas=len(COURSES)) as (env, scene):
@@ -375,7 +375,7 @@ def test_actions_of_the_recording_lead_past_the_walls_and_stones_that_were_recor
         stones = columns(scene, "stones")
         for area, (record, x, z, degrees, _, roots) in enumerate(COURSES):
             put(scene, x, z, degrees, area)
-            right, up, ahead = recording.record_observations[3][record, 1:]
+            right, up, ahead = demonstration.record_observations[3][record, 1:]
             sin, cos = np.sin(np.radians(degrees)), np.cos(np.radians(degrees))
             scene.bodies.velocity[:, area, 0] = cos * right + sin * ahead, up, cos * ahead - sin * right
             for pyramid, root in enumerate(roots):
@@ -385,7 +385,7 @@ def test_actions_of_the_recording_lead_past_the_walls_and_stones_that_were_recor
             step(env, *(chosen[record + min(decision, last)] for record, last in zip(first, decisions, strict=True)))
             going = decision < np.array(decisions)
             for sensor in range(3):
-                theirs = recording.record_observations[sensor][(first + decision + 1)[going]].reshape(-1, 7, 8)
+                theirs = demonstration.record_observations[sensor][(first + decision + 1)[going]].reshape(-1, 7, 8)
                 ours = env.get_steps(NAME)[0].obs[sensor][going].reshape(-1, 7, 8)
                 for tag in (WALL, STONE):
                     seen = theirs[..., tag] == 1

@@ -22,7 +22,7 @@ _MOVES = np.array([[0, 0, 0], [_SPEED, 0, 0], [-_SPEED, 0, 0], [0, 0, _TURN], [0
 _MAX_STEP = 5000
 _GRAVITY = 9.81  # m/s²
 _AGENT_MASS = 25.0  # kg
-# Bricks weigh 2 kg in Unity. These never turn and so jam less: with 6 kg they slow an agent as in Unity's recording.
+# Bricks weigh 2 kg in Unity. These never turn and so jam less: 6 kg slow an agent as in Unity's demonstration.
 _BRICK_MASS = 6.0
 _HALF = 0.5  # m, half of an edge of an agent and of a brick
 _DROP = 2.0  # m, height at which agents begin
