@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
-import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from sb3_ext.child_processes import ignore_signals, starting_without_signals
 from sb3_ext.placement import Place, SamplerLostError
 from sb3_ext.served_sampler import SamplerArguments, serve
 
-_FAREWELL = 10  # seconds for a process to end its players
+_END_TIMEOUT = 10  # seconds for a process to end its players
 
 
 class Processes(Place):
@@ -38,7 +38,8 @@ class ProcessChannel:
         self.connection, remote_end = context.Pipe()
         name = f"sampler-{number}"
         self._process = context.Process(target=_serve, args=(remote_end, arguments), daemon=True, name=name)
-        self._process.start()
+        with starting_without_signals():
+            self._process.start()
         remote_end.close()
 
     def call(self, method: str, *arguments: Any) -> None:
@@ -62,7 +63,7 @@ class ProcessChannel:
         try:
             return self.connection.recv()
         except (EOFError, OSError) as error:
-            self._process.join(_FAREWELL)
+            self._process.join(_END_TIMEOUT)
             raise SamplerLostError(
                 f"the process of sampler {self._number} ended with exit code {self._process.exitcode}"
             ) from error
@@ -75,12 +76,13 @@ class ProcessChannel:
     def close(self) -> None:
         """See `Channel`."""
         self.end()
-        self._process.join(_FAREWELL)
-        if self._process.is_alive():
+        try:
+            self._process.join(_END_TIMEOUT)
+        finally:  # also after Ctrl-C
             self._process.kill()
-        self.connection.close()
+            self.connection.close()
 
 
 def _serve(connection: Connection, arguments: SamplerArguments) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learners, which end this process
+    ignore_signals()
     serve(connection, arguments)

@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise UnityGymError("samplers on a Ray cluster need the extra ray: pip install 'unity-gym[ray]'") from error
 
-_FAREWELL = 10  # seconds for an actor to end its players
+_END_TIMEOUT = 10  # seconds for an actor to end its players
 _PATIENCE = 30  # seconds until a line is printed about a sampler that no node has room for
 
 
@@ -230,7 +230,7 @@ class ActorChannel:
         if not self._opened and not self._has_ended:
             self.end()
             with suppress(RayError):
-                ray.wait([self._serving], timeout=_FAREWELL)
+                ray.wait([self._serving], timeout=_END_TIMEOUT)
         self._has_ended = True
         with suppress(RayError):
             ray.kill(self._actor)

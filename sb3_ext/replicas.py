@@ -12,16 +12,15 @@ of the gradients, is.
 
 from __future__ import annotations
 
+import atexit
 import io
 import multiprocessing
 import multiprocessing.connection
 import pickle
 import random
-import signal
-import threading
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar, Protocol
 
@@ -30,6 +29,7 @@ import torch
 from stable_baselines3.common.logger import Logger
 from torch import distributed
 
+from sb3_ext.child_processes import ignore_signals, starting_without_signals
 from sb3_ext.hardware import require_device
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
@@ -134,14 +134,17 @@ class Replicas:
         self._processes = []
         for rank, device in enumerate(devices, 1):
             connection, remote_end = context.Pipe()
-            arguments = (remote_end, rank, size, self._store.port, state, device, torch.get_num_threads())
+            arguments = (remote_end, rank, size, self._store.port, device, torch.get_num_threads())
             process = context.Process(target=_replicate, args=arguments, daemon=True, name=f"learner-{rank}")
-            with _ignoring_ctrl_c():
+            with starting_without_signals():
                 process.start()
             remote_end.close()
             self._connections.append(connection)
             self._processes.append(process)
+        atexit.register(self.close)  # before multiprocessing waits for the processes, which ignore its SIGTERM
         try:
+            for connection in self._connections:
+                connection.send_bytes(state)
             for connection in self._connections:
                 if (failure := connection.recv()) is not None:
                     raise UnityGymError(failure)
@@ -177,36 +180,25 @@ class Replicas:
         return UnityGymError(f"the processes of the learners have lost each other: {error}")
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes; also after Ctrl-C in the meantime."""
+        atexit.unregister(self.close)
         for connection in self._connections:
             connection.close()
-        for process in self._processes:
-            process.join(_END_TIMEOUT)
-            if process.is_alive():
+        try:
+            for process in self._processes:
+                process.join(_END_TIMEOUT)
+        finally:
+            for process in self._processes:
                 process.kill()
                 process.join()
 
 
-@contextmanager
-def _ignoring_ctrl_c() -> Iterator[None]:
-    """Let processes that start here ignore Ctrl-C from their first moment: the process that trains ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _replicate(
-    connection: Connection, rank: int, size: int, port: int, state: bytes, device: str, threads: int
-) -> None:
-    """Be the process of a replica: make each update that is sent, until the connection ends."""
+def _replicate(connection: Connection, rank: int, size: int, port: int, device: str, threads: int) -> None:
+    """Be the process of a replica: take its state, and make each update that is sent, until the connection ends."""
+    ignore_signals()
     torch.set_num_threads(threads)
     try:
-        kind, content, further = pickle.loads(state)
+        kind, content, further = pickle.loads(connection.recv_bytes())
         model: Replicated = kind.load(io.BytesIO(content), device=device)
         model.threaded = False
         model.set_logger(Logger(None, []))

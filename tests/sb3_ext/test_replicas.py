@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -91,15 +92,23 @@ def test_several_devices_are_checked_before_a_player_is_launched(
         assert "cuda" in capsys.readouterr().err
 
 
-def test_ctrl_c_saves_once_and_ends_all_processes(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, "0"), (signal.SIGTERM, "1")])
+def test_a_signal_to_all_processes_saves_once_and_ends_them(tmp_path: Path, number: int, workers: str) -> None:
     file = write(tmp_path, "3DBall", max_steps=100_000, summary_freq=120)
-    process = run(tmp_path, file, "--env", "Unity-3DBall-v0", "--run-id", "shared", "--torch-device", "cpu,cpu")
+    flags = ["--env", "Unity-3DBall-v0", "--num-workers", workers, "--run-id", "shared", "--torch-device", "cpu,cpu"]
+    process = run(tmp_path, file, *flags)
     await_line(process, "Step: 600.")
-    (learner,) = learners(psutil.Process(process.pid))
-    for pid in (process.pid, learner.pid):  # as a terminal does
-        psutil.Process(pid).send_signal(signal.SIGINT)
+    started = psutil.Process(process.pid).children(recursive=True)
+    children = learners(psutil.Process(process.pid))
+    assert len(children) == 1 + int(workers)
+    for child in (*children, psutil.Process(process.pid)):  # as a terminal and a batch system do
+        child.send_signal(number)
     output, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
+    assert process.returncode == 128 + number, errors
     assert output.count("saved ") == 1
+    assert "launched again" not in output
     assert len(list((tmp_path / "shared" / "3DBall").glob("*.zip"))) == 1
-    learner.wait(20)
+    gone, alive = psutil.wait_procs(started, timeout=20)
+    assert gone
+    assert not alive
