@@ -142,13 +142,13 @@ def memory_before(state: tuple[np.ndarray, ...] | None, episode_start: np.ndarra
     """Return the memory, float32 (n, size), that n agents decide with.
 
     :param state: as the last decision returned it; None at first and where there is none
-    :param episode_start: bool (n,), where the memory begins again; None: everywhere without a state, nowhere with one
+    :param episode_start: bool (n,), where the memory starts again; None: everywhere without a state, nowhere with one
     :raises UnityGymError: no state, although an episode goes on
     """
-    begins = np.full(n, state is None) if episode_start is None else np.asarray(episode_start, bool).reshape(n)
+    starts = np.full(n, state is None) if episode_start is None else np.asarray(episode_start, bool).reshape(n)
     if state is not None:
-        return np.where(begins[:, np.newaxis], np.float32(0), np.asarray(state[0], np.float32))
-    if size and not begins.all():
+        return np.where(starts[:, np.newaxis], np.float32(0), np.asarray(state[0], np.float32))
+    if size and not starts.all():
         raise UnityGymError(
             "predict() was given no state, although episodes go on: a policy with memory needs the state that the last "
             "call returned. sb3-contrib's evaluate_policy loses it; that of stable_baselines3 does not"

@@ -109,7 +109,7 @@ class UnityAlgorithm(BaseAlgorithm):
     """An SB3 algorithm whose agents decide whenever they are asked to, each for itself.
 
     On a `UnityVecEnv` (not wrapped) every agent is waited for by itself; on any other SB3 `VecEnv` all act together. A
-    custom loop calls `begin`, then repeats `select_actions`, an environment step and `store_outcomes`, and calls
+    custom loop calls `start`, then repeats `select_actions`, an environment step and `store_outcomes`, and calls
     `train` whenever `is_update_due`.
 
     A subclass also derives from the kind of SB3 algorithm that it is, builds `policy` and declares its `collection`.
@@ -173,7 +173,7 @@ class UnityAlgorithm(BaseAlgorithm):
     @property
     def collector(self) -> Collector:
         """Lets the agents act, and stores what they experience."""
-        assert self._collector is not None, "after begin"
+        assert self._collector is not None, "after start"
         return self._collector
 
     @property
@@ -285,7 +285,7 @@ class UnityAlgorithm(BaseAlgorithm):
         self._steps = _Steps()
         prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if self._agents is None or self._last_obs is not before:
-            self._begin()
+            self._start_collection()
         return prepared
 
     def _learn_in_workers(
@@ -310,17 +310,17 @@ class UnityAlgorithm(BaseAlgorithm):
             self._agents = self._last_obs = None  # the next `learn` resets the environment
         callback.on_training_end()
 
-    def _begin(self) -> None:
-        """Begin with the agents of an environment that was reset; what they did before is forgotten."""
+    def _start_collection(self) -> None:
+        """Start with the agents of an environment that was reset; what they did before is forgotten."""
         assert self.env is not None
         assert self.columns is not None
-        self.begin(self._columns_of(self.env).spec)
+        self.start(self._columns_of(self.env).spec)
         if isinstance(self.env, UnityVecEnv):
             self._agents = UnityAgents(self.env)
         else:
             self._agents = VecEnvAgents(self.env, self.columns, self._last_obs)
 
-    def begin(self, spec: BehaviorSpec) -> None:
+    def start(self, spec: BehaviorSpec) -> None:
         """Start with agents of this behavior at the start of their episodes.
 
         :raises UnityGymError: If the model is incompatible with the behavior spec.

@@ -28,7 +28,7 @@ _NEWEST = 0.75  # weight of the newest mean return in a smoothed one, as in Unit
 class LessonProgress(NamedTuple):
     """What the agents of a behavior have done.
 
-    - `returns`: of the episodes that have ended since the last look and began in the lessons that are going on, with
+    - `returns`: of the episodes that have ended since the last look and started in the lessons that are going on, with
       the group's reward where there is a group (which counts when it has ended, not when one of its members has)
     - `progress`: the share of the behavior's `max_steps` that is done
     - `elo`: the rating of a behavior that plays against itself
@@ -87,9 +87,9 @@ class ParameterCurriculum:
         if number not in range(len(lessons)):
             raise UnityGymError(
                 f"the run is in lesson {number!r} of environment_parameters.{name}, which has {len(lessons)} in the "
-                "settings, counted from 0: give it the lessons that it had, or begin a new run with --initialize-from"
+                "settings, counted from 0: give it the lessons that it had, or start a new run with --initialize-from"
             )
-        self.begin_anew()
+        self.reset()
         self._recent.extend(self._told.get("recent", []))
         self._episodes = self._told.get("episodes", 0)
         self._measured = self._told.get("measured")
@@ -120,7 +120,7 @@ class ParameterCurriculum:
 
     _measured: float | None
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget the episodes that have ended."""
         length = 0 if self.criteria is None else self.criteria.min_lesson_length
         self._recent: deque[float] = deque(maxlen=max(length, 1))
@@ -160,14 +160,14 @@ class ParameterCurriculum:
         return int(criteria.threshold * max_steps) + 1
 
     def advance(self) -> bool:
-        """Begin the next lesson.
+        """Start the next lesson.
 
         :return: whether the scene is to be reset for it
         """
         criteria = self.criteria
         assert criteria is not None, "the last lesson never ends"
         self._told["lesson_num"] = self.number + 1
-        self.begin_anew()
+        self.reset()
         return criteria.require_reset
 
 
@@ -248,7 +248,7 @@ class EnvironmentParameterManager:
                 send_parameter(channel, value, player)
 
     def advance(self, learned: Mapping[str, LessonProgress]) -> tuple[list[str], bool]:
-        """Begin the lessons that follow those that are complete; the episodes of all lessons are then counted again.
+        """Start the lessons that follow those that are complete; the episodes of all lessons are then counted again.
 
         :param learned: by behavior, since the last call
         :return: the parameters whose lesson is another now, and whether the scene is to be reset for one
@@ -257,5 +257,5 @@ class EnvironmentParameterManager:
         resets = [course.advance() for course in changed]
         if changed:
             for course in self._courses.values():
-                course.begin_anew()
+                course.reset()
         return [course.name for course in changed], any(resets)

@@ -44,7 +44,7 @@ class Learner:
         self._returns_of_lesson: list[float] = []
         if not hasattr(model, "_logger"):
             model.set_logger(Logger(None, []))
-        model.begin(spec)
+        model.start(spec)
         if self_play is not None:
             self_play.setup(model)
 

@@ -49,7 +49,7 @@ class OnnxPolicy:
     :param env: a `UnityVecEnv`, or any environment with one sensor for each key of its observation space
     :param spec: instead of `env`, what the behavior observes and does
     :param observations: with `spec`, the form of the observations: "split" or "sensors", see `ObservationLayout`
-    :param seed: of the sampled actions; it also seeds the ONNX sessions that this process begins later
+    :param seed: of the sampled actions; it also seeds the ONNX sessions that this process starts later
     :raises UnityGymError: a file that cannot be read or is none of ML-Agents, one for other sensors or actions, or
         onnxruntime is not installed
     """
@@ -69,7 +69,7 @@ class OnnxPolicy:
         self._seed = seed
         self._rng = np.random.default_rng(seed)
         self._model = self._read()
-        self._session = self._begin(self._model)
+        self._session = self._start_session(self._model)
         self._noiseless: Any = None
         self._inputs = {entry.name: tuple(entry.shape[1:]) for entry in self._session.get_inputs()}
         self._outputs = {entry.name for entry in self._session.get_outputs()}
@@ -105,7 +105,7 @@ class OnnxPolicy:
             ) from error
         return model
 
-    def _begin(self, model: onnx.ModelProto) -> Any:
+    def _start_session(self, model: onnx.ModelProto) -> Any:
         try:
             import onnxruntime
         except ImportError as error:
@@ -195,7 +195,7 @@ class OnnxPolicy:
         """Return whether a file takes the entities of an input in the layout of Unity's former engine, Barracuda.
 
         Trainers before 1.0 exported for Barracuda, which swapped the axes of each two-dimensional observation. Such
-        files begin with a Transpose that swaps them back and a Reshape to the declared shape.
+        files start with a Transpose that swaps them back and a Reshape to the declared shape.
 
         :raises UnityGymError: If the file transposes the input in any other way.
         """
@@ -253,7 +253,7 @@ class OnnxPolicy:
         """Return the actions for one observation or a batch of n, as the action space forms them.
 
         :param state: the memory, as the last call returned it; None at first and where there is none
-        :param episode_start: bool (n,), where the memory begins again
+        :param episode_start: bool (n,), where the memory starts again
         :param deterministic: take the most likely action. Files that lack this output are run without their noise
         :param action_masks: bool (n, sum of branches), True = allowed
         :raises ValueError: the observation has not the shape of the observation space
@@ -310,7 +310,7 @@ class OnnxPolicy:
             wanted = [f"deterministic_{name}" for name in actions]
             if not self._outputs.issuperset(wanted):
                 if self._noiseless is None:
-                    self._noiseless = self._begin(_without_noise(self._model))
+                    self._noiseless = self._start_session(_without_noise(self._model))
                 wanted, session = actions, self._noiseless
         memory = [_MEMORY_OUT] if self.memory_size else []
         return dict(zip(actions + memory, session.run(wanted + memory, inputs), strict=True))

@@ -150,10 +150,10 @@ class UnityPOCAPolicy(UnityPolicy):
         trajectory = rollout.trajectory[first]
         goes_on = torch.zeros_like(groups.ended)  # with what the trajectory before it left
         goes_on[1:] = (groups.row[1:] == groups.row[:-1]) & ~groups.ended[:-1]
-        begins = ~goes_on[trajectory]
-        begins[1:] &= trajectory[1:] != trajectory[:-1]
+        is_start = ~goes_on[trajectory]
+        is_start[1:] &= trajectory[1:] != trajectory[:-1]
         number = torch.arange(len(first), device=first.device)
-        place = number - torch.where(begins, number, 0).cummax(0).values
+        place = number - torch.where(is_start, number, 0).cummax(0).values
         output = features.new_zeros((len(rollout), 2, self.group_body.features))
         after = features.new_zeros((len(first), *groups.memory.shape[1:]))
         for step in range(int(place.max()) + 1):
@@ -165,7 +165,7 @@ class UnityPOCAPolicy(UnityPolicy):
                 features[mine.reshape(-1)], groups.memory[first[which]], length, counts.sum(1)
             )
             output[mine[counts]] = x[counts.reshape(-1)]
-        last = torch.ones_like(begins)
+        last = torch.ones_like(is_start)
         last[:-1] = trajectory[1:] != trajectory[:-1]
         return output, after[last]
 
@@ -342,14 +342,14 @@ class POCA(PPO):
         super()._setup_model()
         self.collection = replace(self.collection, groups=True)
 
-    def _begin(self) -> None:
+    def _start_collection(self) -> None:
         assert self.env is not None
         if not isinstance(self.env, UnityVecEnv) and isinstance(self.env.unwrapped, UnityVecEnv):
             raise UnityGymError(
                 f"POCA does not see the groups behind {type(self.env).__name__}: learn on the UnityVecEnv itself. It "
                 "has the statistics of Monitor; normalize=True in policy_kwargs does what VecNormalize does"
             )
-        super()._begin()
+        super()._start_collection()
 
     def discard_experience(self) -> None:
         """See `PPO.discard_experience`; the critic's recurrent states, too."""

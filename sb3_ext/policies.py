@@ -225,7 +225,7 @@ class AgentPolicy(BasePolicy):
         It replaces `BasePolicy.predict`, which knows neither masks nor actions of numbers and choices.
 
         :param state: the memory, as the last call returned it; None at first and where there is none
-        :param episode_start: bool (n,), where the memory begins again
+        :param episode_start: bool (n,), where the memory starts again
         :param action_masks: bool (n, sum of branches), True = allowed
         :raises UnityGymError: a policy with memory got no state, although an episode goes on
         """

@@ -470,7 +470,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
         The advantages are weighted by π_now(a|s) / π_old(a|s), and r(θ) = π(a|s) / π_now(a|s): the decoupled objective
         of Hilton et al. 2021, https://arxiv.org/abs/2110.00641. Around the older policy, the clipping would stop what
-        the update in between has begun.
+        the update in between has started.
         """
         log_probs = self._log_probs(rollout)
         log_weights = log_probs - rollout.log_probs

@@ -72,7 +72,7 @@ _ACTOR = ("body.", "head.")  # the networks of a policy that acting needs
 
 
 class Summary(NamedTuple):
-    """One line of `rewards.csv`: the episodes that ended since the one before. `seconds` is since the run was begun."""
+    """One line of `rewards.csv`: the episodes that ended since the last one. `seconds` counts from the run's start."""
 
     step: int
     seconds: float
@@ -190,7 +190,7 @@ class Run:
         if exists and not is_run:
             raise UnityGymError(f"{self.folder} is no run (it has no {CONFIGURATION}): give another --run-id")
 
-    def begin(self, settings: RunSettings) -> None:
+    def start(self, settings: RunSettings) -> None:
         """Write the settings; with `force`, delete the run that was there, except for the logs.
 
         Of a run that was killed while it wrote a file, delete the parts that nothing belongs to.
@@ -584,7 +584,7 @@ class UpdateLog:
         self._is_open = False
         self._values: dict[str, list[float]] = defaultdict(list)
 
-    def _begin(self) -> None:
+    def _start_file(self) -> None:
         kept = []
         if self._until is not None and self._path.exists():
             for line in self._path.read_text(encoding="utf-8").splitlines():
@@ -602,7 +602,7 @@ class UpdateLog:
         :raises UnityGymError: If the file cannot be written.
         """
         if not self._is_open:
-            self._begin()
+            self._start_file()
         for name, value in records.items():
             self._values[name].append(value)
         if n_updates < self._next:
@@ -619,23 +619,23 @@ class Timers:
     """How long each part of the loop took."""
 
     def __init__(self) -> None:
-        self._began, self._start = time.monotonic(), time.time()
+        self._started, self._start = time.monotonic(), time.time()
         self._spent: dict[str, tuple[float, int]] = {}
         self.gauges: dict[str, dict[str, float]] = {}
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
-        return time.monotonic() - self._began
+        """Since the start."""
+        return time.monotonic() - self._started
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
         """Count what happens within to this part."""
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             yield
         finally:
-            self.add(part, time.monotonic() - began)
+            self.add(part, time.monotonic() - started)
 
     def add(self, part: str, seconds: float, count: int = 1) -> None:
         """Add seconds to a part, which was done so often."""

@@ -90,13 +90,13 @@ class SelfPlay:
     """Who may play for the teams of one behavior while they do not learn, and how strong each is.
 
     These are the last `window` snapshots of its policy, the model files of `opponents`, and its newest weights. The
-    first snapshot is taken at the beginning, the others whenever a multiple of `save_steps` has passed.
+    first snapshot is taken at the start, the others whenever a multiple of `save_steps` has passed.
 
     Every game that came to its end moves the ratings of both sides (Elo 1978): who learns gets K (s − e), with s = 1, ½
     or 0 for a last reward (own and group's, of all who ended with the game) above, at or below 0, and
     e = 1 / (1 + 10^((r_opponent − r) / 400)); the opponent loses as much. Of several opposing teams each counts by its
     share. A game against one's own newest weights moves nothing, and an interrupted one does not count. The rating
-    of a snapshot begins with that of the behavior.
+    of a snapshot starts with that of the behavior.
 
     It belongs to the model that it was set up with, is saved with it, and a loaded model goes on with what it had.
 
@@ -144,7 +144,7 @@ class SelfPlay:
         self._decisions = 0  # since players were drawn
 
     def setup(self, model: LearningModel) -> None:
-        """Begin with the policy of a model. One that had a self-play when it was saved goes on with its players.
+        """Start with the policy of a model. One that had a self-play when it was saved goes on with its players.
 
         :raises UnityGymError: a model file that cannot be read, or is of another behavior
         """
@@ -355,8 +355,8 @@ class _Team:
 class Matchmaker:
     """The teams of a scene: which of them learns, and who plays for the others.
 
-    A game is what an agent begins with an episode. It keeps the line-up, one player for each team, that is current
-    then; who joins a running episode of its group takes the group's. So all agents that begin together meet the same
+    A game is what an agent starts with an episode. It keeps the line-up, one player for each team, that is current
+    then; who joins a running episode of its group takes the group's. So all agents that start together meet the same
     players, and a result counts for those who really played.
     """
 
@@ -397,7 +397,7 @@ class Matchmaker:
         return next((name for name in order[now + 1 :] + order[:now] if name in teams), None)
 
     def players(self, team: str) -> list[Opponent | None]:
-        """Who plays for each row of a team; None where no game has begun."""
+        """Who plays for each row of a team; None where no game has started."""
         entry = self._teams[team]
         return [
             self._lineups[number].get(team) if alive else None
@@ -434,13 +434,13 @@ class Matchmaker:
         return actions
 
     def store_outcomes(self) -> None:
-        """Note, after each exchange and each reset, which games have ended and which begin."""
+        """Note, after each exchange and each reset, which games have ended and which start."""
         if self.learning:
             self._rate(self._teams[self.learning])
         if self._due:
             self._draw(sorted(self._due - {self.learning}))
         for team in self._teams.values():
-            self._begin_games(team)
+            self._start_games(team)
 
     def _rate(self, team: _Team) -> None:
         table, known = team.table, len(team.group)
@@ -470,14 +470,14 @@ class Matchmaker:
         self._lineups = {number: self._lineups[number] for number in used} | {self._current: lineup}
         self._due = set()
 
-    def _begin_games(self, team: _Team) -> None:
+    def _start_games(self, team: _Team) -> None:
         table = team.table
         team.require_room()
-        begins = table.requests_decision & ~(team.alive & ~(table.terminated | table.truncated))
-        team.lineup[begins] = self._current
-        team.memory[begins] = 0
+        starts = table.requests_decision & ~(team.alive & ~(table.terminated | table.truncated))
+        team.lineup[starts] = self._current
+        team.memory[starts] = 0
         group, in_group = table.group, table.group_id > 0
-        mates, late = np.flatnonzero(table.alive & ~begins & in_group), np.flatnonzero(begins & in_group)
+        mates, late = np.flatnonzero(table.alive & ~starts & in_group), np.flatnonzero(starts & in_group)
         if len(mates) and len(late):
             known, first = np.unique(group[mates], return_index=True)
             place = np.minimum(np.searchsorted(known, group[late]), len(known) - 1)

@@ -85,7 +85,7 @@ class SelfPlayVecEnv(UnityVecEnv):
             tables[name].is_fixed = True
         return self._teams[0], tables[self._teams[0]]
 
-    def begin(self, model: UnityAlgorithm) -> None:
+    def start(self, model: UnityAlgorithm) -> None:
         """Let the past selves of a model play; the callback calls it."""
         self.self_play.setup(model)
         self.matchmaker = Matchmaker()
@@ -153,7 +153,7 @@ class SelfPlayCallback(BaseCallback):
                 f"{type(self.model).__name__} on {type(self.training_env).__name__}"
             )
         self._env = self.training_env
-        self._env.begin(self.model)
+        self._env.start(self.model)
 
     def _on_step(self) -> bool:
         assert isinstance(self.model, UnityAlgorithm)

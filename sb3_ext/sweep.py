@@ -314,7 +314,7 @@ class Sweep:
         values = {path: known.suggest(trial, path) for path, known in self.settings.varied.items()}
         print_line(f"Trial {trial.number}: {_listed(values)}")
         curves: list[_LearningCurve] = []
-        began = time.monotonic()
+        started = time.monotonic()
         state, value, told = TrialState.COMPLETE, None, ""
         try:
             for seed in self.settings.seeds:
@@ -338,7 +338,7 @@ class Sweep:
         if state == TrialState.COMPLETE and len(solved) == len(curves):
             trial.set_user_attr("steps", float(np.mean(solved)))
             told += f", target achieved after {np.mean(solved):.0f} steps"
-        trial.set_user_attr("seconds", round(time.monotonic() - began, 1))
+        trial.set_user_attr("seconds", round(time.monotonic() - started, 1))
         trial.set_user_attr("curves", [curve.points for curve in curves])
         self._study.tell(trial, value, state)
         print_line(f"Trial {trial.number}: {told}")

@@ -168,7 +168,7 @@ class Training(JointTraining):
                 self._set_learning_team(record.learned_last)
         for sampler in samplers:
             sampler.start_matches()
-        run.begin(settings)
+        run.start(settings)
         for course in curricula.lessons.values():
             if course.number:
                 LOG.info(course.line)

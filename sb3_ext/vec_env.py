@@ -118,7 +118,7 @@ class UnityVecEnv(VecEnv):
         return self._pool.only_table()
 
     def reset(self) -> VecEnvObs:
-        """Begin a new episode everywhere, with the seed and options that `seed()` and `set_options()` left."""
+        """Start a new episode everywhere, with the seed and options that `seed()` and `set_options()` left."""
         seed, options = self._seeds[0], self._options[0]
         if options:
             self._pool.set_environment_parameters(options)

@@ -41,5 +41,5 @@ def model_of(kind: type[PPO] | type[SAC], **options: Any) -> Any:
     network = {"hidden_units": 8, "num_layers": 1, "normalize": True}
     model = kind.from_spec(name, SPEC, policy_kwargs=network, device="cpu", seed=0, **options)
     model.set_logger(Logger(None, []))
-    model.begin(SPEC)
+    model.start(SPEC)
     return model

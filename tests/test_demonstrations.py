@@ -116,26 +116,26 @@ def write(path: Path, spec: BehaviorSpec, added: list[dict[str, Any]], visual_dt
 
 def assert_holds(demonstration: Demonstration, added: list[dict[str, Any]]) -> None:
     """The transitions are those of the added records, and no others."""
-    begins = [i for i, one in enumerate(added[:-1]) if one["action"] is not None]
-    assert len(demonstration) == len(begins)
+    starts = [i for i, one in enumerate(added[:-1]) if one["action"] is not None]
+    assert len(demonstration) == len(starts)
     for sensor_index, (column, following) in enumerate(
         zip(demonstration.observations, demonstration.next_observations, strict=True)
     ):
-        np.testing.assert_array_equal(column, [added[i]["observations"][sensor_index] for i in begins])
-        np.testing.assert_array_equal(following, [added[i + 1]["observations"][sensor_index] for i in begins])
-    actions = [added[i]["action"] for i in begins]
+        np.testing.assert_array_equal(column, [added[i]["observations"][sensor_index] for i in starts])
+        np.testing.assert_array_equal(following, [added[i + 1]["observations"][sensor_index] for i in starts])
+    actions = [added[i]["action"] for i in starts]
     np.testing.assert_array_equal(demonstration.actions.continuous, [action.continuous[0] for action in actions])
     np.testing.assert_array_equal(demonstration.actions.discrete, [action.discrete[0] for action in actions])
-    masks = [added[i]["action_mask"] for i in begins]
+    masks = [added[i]["action_mask"] for i in starts]
     width = sum(demonstration.spec.action_spec.discrete_branches)
     np.testing.assert_array_equal(
         demonstration.action_masks, [np.ones(width, bool) if mask is None else mask for mask in masks]
     )
     for name, key in (("rewards", "reward"), ("group_rewards", "group_reward")):
-        expected = np.array([added[i + 1][key] for i in begins], np.float32)
+        expected = np.array([added[i + 1][key] for i in starts], np.float32)
         np.testing.assert_array_equal(getattr(demonstration, name), expected)
-    np.testing.assert_array_equal(demonstration.terminated, [added[i + 1]["terminated"] for i in begins])
-    np.testing.assert_array_equal(demonstration.truncated, [added[i + 1]["truncated"] for i in begins])
+    np.testing.assert_array_equal(demonstration.terminated, [added[i + 1]["terminated"] for i in starts])
+    np.testing.assert_array_equal(demonstration.truncated, [added[i + 1]["truncated"] for i in starts])
 
 
 @needs_unitys_files
@@ -162,7 +162,7 @@ def test_unitys_demonstrations_have_the_reference_numbers(
 
 @needs_unitys_files
 @pytest.mark.parametrize("name", [row[0] for row in REFERENCE])
-def test_no_transition_begins_in_a_record_that_is_done_and_shows_the_last_observation(name: str) -> None:
+def test_no_transition_starts_in_a_record_that_is_done_and_shows_the_last_observation(name: str) -> None:
     demonstration = load(UNITYS_FILES / f"{name}.demo", done_record="last")
     done = demonstration.record_done
     assert not done[demonstration.rows].any()
@@ -178,7 +178,7 @@ def test_no_transition_begins_in_a_record_that_is_done_and_shows_the_last_observ
 
 @needs_unitys_files
 @pytest.mark.parametrize("name", [row[0] for row in REFERENCE])
-def test_episodes_of_an_old_package_begin_in_the_records_that_are_done(name: str) -> None:
+def test_episodes_of_an_old_package_start_in_the_records_that_are_done(name: str) -> None:
     """ExpertPushBlock is of a package that reset the agent before it wrote the record."""
     path = UNITYS_FILES / f"{name}.demo"
     demonstration, last = load(path), load(path, done_record="last")
@@ -352,19 +352,19 @@ def test_an_action_is_taken_from_the_record_where_the_program_that_wrote_the_fil
     data = write(tmp_path / "ours.demo", spec, added).read_bytes()
     path = tmp_path / "changed.demo"
     written = [np.zeros(2) if one["action"] is None else one["action"].continuous[0] for one in added]
-    begins = np.array([i for i, one in enumerate(added[:-1]) if one["action"] is not None])
+    starts = np.array([i for i, one in enumerate(added[:-1]) if one["action"] is not None])
 
     def read(content: bytes, **options: str) -> list[Array]:
         path.write_bytes(content)
         return list(load(path, **options).actions.continuous)
 
-    np.testing.assert_array_equal(read(data), np.array(written, np.float32)[begins])
-    np.testing.assert_array_equal(read(data, action_record="next"), np.array(written, np.float32)[begins + 1])
+    np.testing.assert_array_equal(read(data), np.array(written, np.float32)[starts])
+    np.testing.assert_array_equal(read(data, action_record="next"), np.array(written, np.float32)[starts + 1])
     recorded = _without_mark(data)  # as Unity's recorder writes: the action that led to the observation
-    np.testing.assert_array_equal(read(recorded), np.array(written, np.float32)[begins + 1])
-    np.testing.assert_array_equal(read(recorded, action_record="same"), np.array(written, np.float32)[begins])
+    np.testing.assert_array_equal(read(recorded), np.array(written, np.float32)[starts + 1])
+    np.testing.assert_array_equal(read(recorded, action_record="same"), np.array(written, np.float32)[starts])
     converted = _with_pair(recorded, len(added) - 1, _no_action)
-    np.testing.assert_array_equal(read(converted), np.array(written, np.float32)[begins])
+    np.testing.assert_array_equal(read(converted), np.array(written, np.float32)[starts])
 
 
 @needs_unitys_files

@@ -349,7 +349,7 @@ def test_a_script_written_for_mlagents_envs_runs(editor: Editor) -> None:
     env.step()
     decision_steps, terminal_steps = env.get_steps(MINE)
     assert list(terminal_steps) == [5]
-    assert 5 in decision_steps, "an ended agent has begun its next episode in the same message"
+    assert 5 in decision_steps, "an ended agent has started its next episode in the same message"
     end = terminal_steps[5]
     assert isinstance(end, TerminalStep)
     assert end.interrupted is True
@@ -664,7 +664,7 @@ def test_large_seeds_are_told_apart() -> None:
     assert editor.received[0].unity_input.rl_initialization_input.seed == wire_seed(2**40 + 3)
 
 
-def test_an_editor_accepts_the_seed_that_it_began_with_until_the_first_step(editor: Editor) -> None:
+def test_an_editor_accepts_the_seed_that_it_started_with_until_the_first_step(editor: Editor) -> None:
     with editor.connect(seed=3) as env:
         env.reset()
         received = len(editor.received)
@@ -680,7 +680,7 @@ def test_an_editor_accepts_the_seed_that_it_began_with_until_the_first_step(edit
 
 
 @POSIX
-def test_a_seeded_episode_begins_with_one_reset_however_the_seed_is_given(tmp_path: Path) -> None:
+def test_a_seeded_episode_starts_with_one_reset_however_the_seed_is_given(tmp_path: Path) -> None:
     build = tmp_path / "build.sh"
     build.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m unity_gym.scenes 3DBall --areas 1 "$@"\n')
     build.chmod(0o755)

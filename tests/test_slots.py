@@ -63,7 +63,7 @@ def new_table(*ids: int, group: int = 0) -> AgentTable:
     """A table whose agents have these ids and had their first decision in an earlier step."""
     table = AgentTable(SPEC, "uint8")
     tell(table, [Entry(number, seen=number, group=group) for number in ids])
-    table.begin_step()
+    table.start_step()
     return table
 
 
@@ -94,7 +94,7 @@ def test_arrays_stay_the_same_objects_while_no_agent_comes() -> None:
     table = new_table(1, 2)
     before = [*table.observations, *table.final_observations, table.reward, table.requests_decision, table.action_mask]
     for _ in range(3):
-        table.begin_step()
+        table.start_step()
         tell(table, [Entry(2, 5.0)], ended=[Entry(1)])
     after = [*table.observations, *table.final_observations, table.reward, table.requests_decision, table.action_mask]
     assert all(old is new for old, new in zip(before, after, strict=True))
@@ -109,7 +109,7 @@ def test_masks_are_turned_to_true_for_allowed_over_all_branches() -> None:
 def test_an_id_keeps_its_row_over_its_episodes() -> None:
     table = new_table(1, 2)
     tell(table, ended=[Entry(1), Entry(2)])
-    table.begin_step()
+    table.start_step()
     assert tell(table, [Entry(2), Entry(1)]) == [1, 0]
 
 
@@ -139,10 +139,10 @@ def test_reward_on_the_first_entry_of_an_episode_is_dropped() -> None:
     tell(table, [Entry(1, reward=3.0, group_reward=4.0)])
     assert table.reward.tolist() == table.group_reward.tolist() == [0.0]
     tell(table, ended=[Entry(1)])
-    table.begin_step()
+    table.start_step()
     tell(table, [Entry(1, reward=5.0)])
     assert table.reward.tolist() == [0.0]
-    table.begin_step()
+    table.start_step()
     tell(table, [Entry(1, reward=6.0)])
     assert table.reward.tolist() == [6.0]
 
@@ -181,7 +181,7 @@ def test_the_end_of_an_agent_that_never_decided_is_nobodys() -> None:
     assert len(table) == 1
     assert not table.terminated.any()
     tell(table, ended=[Entry(1, reward=1.0)])
-    table.begin_step()
+    table.start_step()
     tell(table, ended=[Entry(1, reward=7.0)])  # it ends again without a decision in between
     assert not table.terminated.any()
     assert table.reward.tolist() == [0.0]
@@ -190,7 +190,7 @@ def test_the_end_of_an_agent_that_never_decided_is_nobodys() -> None:
 def test_the_next_step_forgets_rewards_ends_and_decisions_and_keeps_the_rest() -> None:
     table = new_table(1)
     tell(table, [Entry(1, seen=6)], ended=[Entry(1, reward=1.0, group_reward=1.0)])
-    table.begin_step()
+    table.start_step()
     for column in (table.reward, table.group_reward, table.requests_decision, table.terminated, table.truncated):
         assert not column.any()
     assert table.alive[0]
@@ -256,7 +256,7 @@ def test_one_id_in_two_players_is_two_agents() -> None:
     table = AgentTable(SPEC)
     assert tell(table, [Entry(1, seen=1)], player=0) == [0]
     assert tell(table, [Entry(1, seen=2)], player=1) == [1]
-    table.begin_step()
+    table.start_step()
     tell(table, ended=[Entry(1, reward=1.0)], player=1)
     assert table.terminated.tolist() == [False, True]
     assert table.player.tolist() == [0, 1]
@@ -268,7 +268,7 @@ def test_cut_truncates_the_running_episodes_of_one_player() -> None:
     tell(table, [Entry(1, seen=3), Entry(2, seen=4)], player=0)
     tell(table, [Entry(1, seen=5)], player=1)
     tell(table, ended=[Entry(2, seen=6)], player=0)
-    table.begin_step()
+    table.start_step()
     table.truncate_episodes(0)
     assert table.truncated.tolist() == [True, False, False]
     assert table.final_observations[0][0].tolist() == [3, 3]
@@ -282,11 +282,11 @@ def test_a_group_ends_with_its_last_members_and_not_with_the_first() -> None:
     tell(table, [Entry(2, group=4), Entry(3, group=4)], [Entry(1, group=4)])
     assert table.terminated.tolist() == [True, False, False]
     assert not table.group_ended.any()
-    table.begin_step()
+    table.start_step()
     again = [Entry(number, group=4) for number in (1, 2, 3)]  # the next episode, of the same group, in one message
     tell(table, again, [Entry(2, group=4), Entry(3, group=4, interrupted=True)])
     assert table.group_ended.tolist() == [False, True, True]
-    table.begin_step()
+    table.start_step()
     assert not table.group_ended.any()
 
 
@@ -298,20 +298,20 @@ def test_agents_of_one_player_and_group_are_together_and_others_alone() -> None:
     assert table.group[0] == table.group[1]
     assert table.group[4] == table.group[5]
     assert (table.group < 0).tolist() == [False, False, False, True] * 2
-    table.begin_step()
+    table.start_step()
     tell(table, (), [Entry(4)])
     assert table.terminated[3]
     assert not table.group_ended[3]  # there is none
 
 
-def test_an_episode_that_began_within_a_step_is_nobodys_until_the_next() -> None:
+def test_an_episode_that_started_within_a_step_is_nobodys_until_the_next() -> None:
     table = new_table(1)
     tell(table, [Entry(2)])
     tell(table, [Entry(2, reward=1.0)])
     tell(table, [Entry(2)], ended=[Entry(2, reward=2.0)])
     assert table.reward.tolist() == [0.0, 0.0]
     assert not table.terminated.any()
-    table.begin_step()
+    table.start_step()
     tell(table, ended=[Entry(2, reward=4.0)])
     assert table.reward.tolist() == [0.0, 4.0]
     assert table.terminated.tolist() == [False, True]
@@ -334,7 +334,7 @@ def test_after_a_restart_agents_get_rows_as_in_a_new_table() -> None:
     table = new_table(5, 6, 7, group=4)
     tell(table, ended=[Entry(5, group=4)])
     tell(table, [Entry(8, seen=8, group=4, forbidden=(True, True, True))])
-    table.begin_step()
+    table.start_step()
     table.truncate_episodes(0)
     table.restart()
     assert table.truncated.tolist() == [True, True, True]
@@ -413,8 +413,8 @@ def test_whatever_comes_the_table_holds_what_a_model_of_single_agents_holds(
             player, decided, ended = event
             assert tell(table, decided, ended, player) == model.update(decided, ended, player)
         elif event == "step":
-            table.begin_step()
-            model.begin_step()
+            table.start_step()
+            model.start_step()
         elif event == "forget":
             table.forget_outcomes()
             model.forget_outcomes()

@@ -74,15 +74,15 @@ def test_groups_change_are_paid_and_end_together(log: SceneLog) -> None:
     assert any(len(mine) > 1 for mine in groups.values())
 
 
-def test_episodes_begin_with_a_reward_and_some_end_without_a_decision(log: SceneLog) -> None:
-    begun, paid_at_the_beginning, never_decided = set(), 0, 0
+def test_episodes_start_with_a_reward_and_some_end_without_a_decision(log: SceneLog) -> None:
+    started, paid_at_the_start, never_decided = set(), 0, 0
     for exchange in sorted(log.said):
         for told in log.said[exchange]:
             episode = told["behavior"], told["agent"], told["episode"]
-            paid_at_the_beginning += episode not in begun and told["event"] == "decision" and told["reward"] > 0
-            never_decided += episode not in begun and told["event"] == "end"
-            begun.add(episode)
-    assert paid_at_the_beginning > 5
+            paid_at_the_start += episode not in started and told["event"] == "decision" and told["reward"] > 0
+            never_decided += episode not in started and told["event"] == "end"
+            started.add(episode)
+    assert paid_at_the_start > 5
     assert never_decided > 1
 
 

@@ -276,9 +276,9 @@ class ExpectedRows:
     def __init__(self, contract: Contract, behavior: str, wait_for: str, same_step: bool) -> None:
         self._contract, self._behavior, self._wait_for, self._same_step = contract, behavior, wait_for, same_step
         self.rows = contract.table.rows
-        self.begin()
+        self.start()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self.ends: set[int] = set()
         self._carried = [(0.0, 0.0)] * len(self.rows)
         self._withholds = False
@@ -309,12 +309,12 @@ class ExpectedRows:
             self._step_any(actions, everyone)
             return
         told = everyone if self._same_step else everyone - self.ends
-        begun = {index for index in everyone - told if self.rows[index].requests_decision}
-        if begun and not any(self.rows[index].requests_decision for index in told):
+        started = {index for index in everyone - told if self.rows[index].requests_decision}
+        if started and not any(self.rows[index].requests_decision for index in told):
             self._contract.nothing_more_was_exchanged()  # the player is held
             self._return(told, {})
             return
-        first = {index: self.rows[index].seen for index in begun}
+        first = {index: self.rows[index].seen for index in started}
         self._contract.step(
             {self._behavior: {index: action for index, action in actions.items() if index in told}},
             autoreset=self._same_step,
@@ -385,7 +385,7 @@ def test_gymnasiums_vector_env_is_told_of_every_row(envs: tuple[Any, list[SceneL
         if rng.random() < RESETS:
             observations, infos = env.reset()
             contract.reset()
-            expected.begin()
+            expected.start()
             check()
 
 
@@ -400,7 +400,7 @@ class Cast:
 
     def __init__(self, contract: Contract, env: Any) -> None:
         self._contract, self._env = contract, env
-        self.begin()
+        self.start()
 
     def _rows(self) -> list[tuple[str, str, int, Row]]:
         """Agent, behavior, row's number and row, in the order of the contract's tables."""
@@ -415,7 +415,7 @@ class Cast:
         names = f"{plain}_{team}_{index}", f"{plain}_{index}"
         return names[0] if names[0] in self._env.possible_agents else names[1]
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._behaviors = {agent: behavior for agent, behavior, _, _ in self._rows()}
         self.playing = {agent for agent, _, _, row in self._rows() if row.requests_decision}
         self._left: set[str] = set()

@@ -55,7 +55,7 @@ from unity_gym.wire.varints import unpack_varints
 SUFFIX = ".demo"
 
 _API_VERSIONS = (0, 1)
-_BODY = 33  # the byte at which the header's room ends and the behavior's parameters begin
+_BODY = 33  # the byte at which the header's room ends and the behavior's parameters start
 _RECORDER = "unity_gym"  # marks our files: their uncompressed images lie as declared, C×H×W
 _PNG = 1
 _FIRST_PACKAGE = "1.0.0"  # stands for those that declare no dimension properties
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 class DemonstrationHeader(NamedTuple):
-    """What a file says of itself. Unity counts begun episodes, too, and divides the sum of all rewards by the count."""
+    """Header of a file. Unity counts unfinished episodes, too, and divides the sum of all rewards by the count."""
 
     path: Path
     name: str
@@ -130,7 +130,7 @@ class Demonstration:
 
     @property
     def episode_starts(self) -> Array:
-        """Return a bool array (n,): True where an episode, or another file, begins."""
+        """Return a bool array (n,): True where an episode, or another file, starts."""
         starts = np.zeros(len(self), bool)
         starts[self.episodes[:, 0]] = True
         return starts
@@ -266,7 +266,7 @@ class DemonstrationWriter:
         :raises NotReadyError: the demonstration is closed
         """
         if self._file.closed:
-            raise NotReadyError(f"the demonstration {self.path} is closed: begin a new one")
+            raise NotReadyError(f"the demonstration {self.path} is closed: start a new one")
         done = terminated or truncated
         if action is None:
             if not done:
@@ -509,7 +509,7 @@ def _record_agent(env: gym.Env[Any, Any], policy: Any, path: str | Path, n_episo
     try:
         for episode in range(n_episodes):
             observation, info = recorder.reset(seed=seed if episode == 0 else None)
-            choose.begin_episode()
+            choose.start_episode()
             ended = False
             while not ended:
                 observation, _, terminated, truncated, info = recorder.step(
@@ -545,14 +545,14 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
         if not is_gymnasiums and seed is not None:
             env.seed(seed)
         observation = env.reset(seed=seed)[0] if is_gymnasiums else env.reset()
-        begins = np.ones(n, bool)  # no decision of this episode has come
+        starts = np.ones(n, bool)  # no decision of this episode has come
         while ended < n_episodes:
             acting = table.alive & table.requests_decision
             masks = table.action_mask.copy() if table.action_mask.shape[1] else None
             action = choose(observation, masks)
             columns = action_columns(spec.action_spec, action, n)
             for row in np.flatnonzero(acting).tolist():
-                if begins[row]:
+                if starts[row]:
                     episodes[row] = [] if started < n_episodes else None
                     started += 1
                 if (records := episodes[row]) is not None:
@@ -566,7 +566,7 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
                         }
                     )
             rewards[:, acting] = 0
-            begins &= ~acting
+            starts &= ~acting
             observation = env.step(action)[0]
             rewards += table.reward, table.group_reward
             dones = table.terminated | table.truncated
@@ -584,7 +584,7 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
                     ended += 1
                     episodes[row] = None
             rewards[:, dones] = 0
-            begins |= dones
+            starts |= dones
             choose.starts = dones
 
 
@@ -599,9 +599,9 @@ class _Chooser:
         self._predict = getattr(policy, "predict", None)
         self._takes = set(inspect.signature(self._predict).parameters) if self._predict is not None else set()
         self._n = n
-        self.begin_episode()
+        self.start_episode()
 
-    def begin_episode(self) -> None:
+    def start_episode(self) -> None:
         self._state: Any = None
         self.starts = np.ones(self._n, bool)
 

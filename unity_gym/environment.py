@@ -248,7 +248,7 @@ class UnityEnvironment:
         return MappingProxyType(self._specs)
 
     def reset(self, seed: int | None = None, timeout: float | None = None) -> None:
-        """Send RESET: every agent begins a new episode.
+        """Send RESET: every agent starts a new episode.
 
         :param seed: Start the scene from scratch with this seed. The embedded player does so while it runs; another
             build is launched again. The Editor can do neither: it accepts the seed that it was started with, before
@@ -418,7 +418,7 @@ class UnityEnvironment:
             self._side_channels.dispatch(output.rl_output.side_channel)
         agents = {name: infos.value for name, infos in output.rl_output.agent_infos.items()}
         for name in [name for name in self._announced if name not in self._specs and agents.get(name)]:
-            self._begin_behavior(name, self._announced[name], agents[name][0])
+            self._start_behavior(name, self._announced[name], agents[name][0])
         unknown = [name for name in agents if name not in self._specs and agents[name]]
         if unknown:
             raise ProtocolError(f"agents of behaviors {unknown} came before the player announced these behaviors")
@@ -433,12 +433,12 @@ class UnityEnvironment:
         name = parameters.brain_name
         if name in self._specs and action_spec(parameters) != self._specs[name].action_spec:
             raise ProtocolError(
-                f"behavior {name!r} began with {self._specs[name].action_spec} and is announced again with "
+                f"behavior {name!r} started with {self._specs[name].action_spec} and is announced again with "
                 f"{action_spec(parameters)}: a behavior keeps its actions while the player runs"
             )
         self._announced[name] = parameters
 
-    def _begin_behavior(self, name: str, parameters: Any, first: Any) -> None:
+    def _start_behavior(self, name: str, parameters: Any, first: Any) -> None:
         actions = action_spec(parameters)
         self._decoders[name] = BehaviorDecoder(name, actions, first, self._package_version, *self._image_options)
         self._encoders[name] = encode.ActionEncoder(actions, deprecated=not self._hybrid_actions)

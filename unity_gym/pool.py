@@ -41,7 +41,7 @@ class _Step:
     """What a player is being stepped with.
 
     :param actions: Per table, the actions of all its rows.
-    :param acting: Per table, the rows that requested an action when the step began.
+    :param acting: Per table, the rows that requested an action when the step started.
     """
 
     actions: Mapping[str, ActionTuple] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class PlayerPool:
         deadline = self._deadline()
         with self._guarded():
             for table in tables:
-                table.begin_step()
+                table.start_step()
             self._steps = [_Step()] * len(self.players)
             self._under_way.clear()
             self._unreported.clear()
@@ -271,13 +271,13 @@ class PlayerPool:
         warning tells once. A row without a request at the start of the step receives the zero action.
 
         :param actions: Per behavior, the actions of all rows of its table.
-        :param autoreset: Where all agents of a player have ended, continue until one begins its next episode.
+        :param autoreset: Where all agents of a player have ended, continue until one starts its next episode.
         :param workers: Indices of the players; by default all. The rows of the others stay as they are.
         :raises ActionError: If an action does not fit; nothing has changed then.
         """
         workers = range(len(self.players)) if workers is None else workers
         deadline = self._deadline()
-        self._begin_step(actions, workers)
+        self._start_step(actions, workers)
         with self._guarded():
             if workers:
                 self.receive(minimum=len(workers))
@@ -291,7 +291,7 @@ class PlayerPool:
         :param actions: Per behavior, the actions of all rows of its table; rows without a request send none.
         :raises ActionError: If an action does not fit; nothing has changed then.
         """
-        self._begin_step(actions, range(len(self.players)))
+        self._start_step(actions, range(len(self.players)))
         with self._guarded():
             self.receive(minimum=len(self.players))
 
@@ -306,7 +306,7 @@ class PlayerPool:
         :raises ActionError: If an action does not fit; nothing has changed then.
         :raises NotReadyError: If one of the players has not been read since the last `send`.
         """
-        self._begin_step(actions, list(range(len(self.players)) if workers is None else workers))
+        self._start_step(actions, list(range(len(self.players)) if workers is None else workers))
 
     def receive(self, timeout: float | None = None, minimum: int = 1) -> list[int]:
         """Wait until players have answered, and read their answers into the tables.
@@ -380,7 +380,7 @@ class PlayerPool:
     def _has_reply(self, worker: int) -> bool:
         return self.players[worker].has_reply()
 
-    def _begin_step(self, actions: Mapping[str, ActionTuple], workers: Sequence[int]) -> None:
+    def _start_step(self, actions: Mapping[str, ActionTuple], workers: Sequence[int]) -> None:
         """Send the actions to these players."""
         self._require_ready(workers)
         step = _Step(actions, {name: self._table(name).requests_decision.copy() for name in actions})
@@ -401,7 +401,7 @@ class PlayerPool:
             everyone = len(workers) == len(self.players)
             for table in self.tables.values():
                 for player in [None] if everyone else workers:
-                    table.begin_step(player)
+                    table.start_step(player)
             for worker in workers:
                 self._steps[worker] = step
                 self._under_way.add(worker)
@@ -450,7 +450,7 @@ class PlayerPool:
                 requests[name][rows] += 1
 
     def _has_repeated_action(self, requests: Mapping[str, Array]) -> bool:
-        """Return whether an agent that acted when the step began has requested two decisions in it."""
+        """Return whether an agent that acted when the step started has requested two decisions in it."""
         for step in self._steps:
             for name, acting in step.acting.items():
                 if (requests[name][: len(acting)][acting] > 1).any():

@@ -29,14 +29,14 @@ class AgentTable:
     """The agents of one behavior, over one or several players, as columns with one row a slot.
 
     Every array has `len(table)` rows, is allocated once and is overwritten by the next step; copy what is to stay.
-    A step is `begin_step()` followed by one `update()` per exchange; with several players, each may have steps of its
-    own, `begin_step(player)`. After it:
+    A step is `start_step()` followed by one `update()` per exchange; with several players, each may have steps of its
+    own, `start_step(player)`. After it:
 
     - `observations`: one array (rows, *shape) a sensor, what the agent saw at its newest decision
-    - `reward`, `group_reward`: float32 (rows,), summed since `begin_step` and caused by the row's last decision before
+    - `reward`, `group_reward`: float32 (rows,), summed since `start_step` and caused by the row's last decision before
       it. Reward on the first entry of an episode was caused by no decision and is dropped.
     - `requests_decision`: bool (rows,), the agent asks for an action now
-    - `terminated`, `truncated`: bool (rows,), the episode that ran in the row when the step began has ended. If
+    - `terminated`, `truncated`: bool (rows,), the episode that ran in the row when the step started has ended. If
       `requests_decision` holds too, the other columns already show the next episode.
     - `final_observations`: as `observations`, the last state of the ended episode; valid where one ended
     - `group_ended`: bool (rows,), an episode of a group's member has ended here, and no other member's goes on: each
@@ -76,7 +76,7 @@ class AgentTable:
         self.action_mask = np.ones((rows, self._mask_width), bool)
         self.group_id = np.zeros(rows, np.int32)
         self.agent_id, self.player = (np.full(rows, -1, np.int32) for _ in range(2))
-        self._running = np.zeros(rows, bool)  # alive when the step began
+        self._running = np.zeros(rows, bool)  # alive when the step started
         self._ended_at = np.zeros(rows, np.int64)  # the exchange in which the row's last episode ended
         self._key = np.full(rows, -1, np.int64)  # player and id in one number; −1 = no agent
         self._index_keys()
@@ -90,7 +90,7 @@ class AgentTable:
         numbers = self.group_id + (self.player.astype(np.int64) << _ID_BITS)
         return np.where(self.group_id > 0, numbers, -1 - np.arange(len(self)))
 
-    def begin_step(self, player: int | None = None) -> None:
+    def start_step(self, player: int | None = None) -> None:
         """Reset the rewards, ends and requests of the last step, of one player's rows or of all."""
         self.forget_outcomes(player)
         rows = self._rows_of(player)
@@ -98,7 +98,7 @@ class AgentTable:
         self._running[rows] = self.alive[rows]
 
     def forget_outcomes(self, player: int | None = None) -> None:
-        """Reset the rewards and ends of the last step, and record no others until the next step begins."""
+        """Reset the rewards and ends of the last step, and record no others until the next step starts."""
         rows = self._rows_of(player)
         outcomes = (self.reward, self.group_reward, self.terminated, self.truncated, self.group_ended)
         for column in (*outcomes, self._running):
@@ -202,7 +202,7 @@ class AgentTable:
         self.group_reward[rows] += group_reward * caused
 
     def _awaits_outcome(self, rows: Rows) -> Array:
-        """Where the episode still runs that ran when the step began; no decision of a learner led to a later one."""
+        """Where the episode still runs that ran when the step started; no decision of a learner led to a later one."""
         awaits: Array = self._running[rows] & ~(self.terminated[rows] | self.truncated[rows])
         return awaits
 

@@ -55,7 +55,7 @@ class GroupBody(Encoding):
         self._actions = actions
         action_size = actions.continuous_size + sum(actions.discrete_branches)
         self.embed_state = linear(self.size, inner, kaiming())
-        # A baseline begins as the value: chance differences of the two would drown rare rewards.
+        # A baseline starts as the value: chance differences of the two would drown rare rewards.
         self.embed_action = linear(action_size, inner, nn.init.zeros_)
         self.activation = activation()
         self.layers = dense_layers(inner, widths[1:], activation)

@@ -10,7 +10,7 @@ class Memory(nn.Module):
     """One LSTM layer (Hochreiter & Schmidhuber 1997) whose state is a plain vector: hidden half first, then cell.
 
     :param inputs: features in
-    With `action_size`, the LSTM also reads the previous action of each row, and the state vector begins with that of
+    With `action_size`, the LSTM also reads the previous action of each row, and the state vector starts with that of
     the next row.
 
     :param inputs: features in
@@ -47,7 +47,7 @@ class Memory(nn.Module):
         :param memory: (sequences, state size), before the first row of each
         :param counts: int64 (sequences,), how many rows of each count; None for all
         :param actions: (sequences · length, action size), of the rows; of the last row of each sequence, it can be
-            left out. None with `length` 1: the action that begins the memory afterwards is then that before the row.
+            left out. None with `length` 1: the action that starts the memory afterwards is then that before the row.
         :return: (sequences · length, size / 2), and the memory (sequences, state size) after the last row of each that
             counts
         """

@@ -314,7 +314,7 @@ class Reader:
                 layout = ObservationLayout(spec) if spec.observation_specs else None
                 self._tables[name] = AgentTable(spec, self._visual_dtype), layout
             table, layout = self._tables[name]
-            table.begin_step()
+            table.start_step()
             table.update(*self.env.get_steps(name))
             if layout is not None:
                 layout.select(table.observations)

@@ -47,7 +47,7 @@ def exchanges(count: int) -> None:
             (player,) = (child.pid for child in psutil.Process().children(recursive=True) if "Arena" in child.cmdline())
             empty = {name: table.spec.action_spec.empty_action for name, table in pool.tables.items()}
             first = None
-            began = time.monotonic()
+            started = time.monotonic()
             for number in range(1, count + 1):
                 pool.step_once({name: make(len(pool.tables[name])) for name, make in empty.items()})
                 pool.pop_stats()  # as all environments do
@@ -55,7 +55,7 @@ def exchanges(count: int) -> None:
                     held = resident(), resident(player)
                     first = held if first is None else first
                     growth = ", ".join(f"{now - then:+.1f}" for now, then in zip(held, first, strict=True))
-                    speed = number / (time.monotonic() - began)
+                    speed = number / (time.monotonic() - started)
                     print(
                         f"{number:>9} exchanges: client {held[0]:.1f} MiB, player {held[1]:.1f} MiB; {growth}; ", end=""
                     )

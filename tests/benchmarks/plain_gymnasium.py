@@ -68,9 +68,9 @@ def learn(kind: str, env_id: str, seed: int, steps: int) -> tuple[float, float]:
             **numbers,
             **SB3_COMPAT,
         )
-    began = time.perf_counter()
+    started = time.perf_counter()
     model.learn(steps)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started
     rewards, _ = evaluate_policy(
         model, make_vec_env(env_id, n_envs, seed=1000 + seed), EPISODES, return_episode_rewards=True
     )

@@ -63,10 +63,10 @@ def main() -> None:
         for agents in arguments.agents:
             env, step = stepping(kind, agents)
             step()
-            began = time.perf_counter()
+            started = time.perf_counter()
             for _ in range(arguments.steps):
                 step()
-            seconds = (time.perf_counter() - began) / arguments.steps
+            seconds = (time.perf_counter() - started) / arguments.steps
             profile = cProfile.Profile()
             for _ in range(arguments.steps):
                 profile.runcall(step)

@@ -121,7 +121,7 @@ def learn(config: Path, minutes: float, areas: int, seed: int) -> dict[str, Any]
     settings = yaml.safe_load(config.read_text(encoding="utf-8"))
     (behavior,) = settings["behaviors"].values()
     play = behavior["self_play"]
-    # The first checkpoint is kept, while its snapshots still begin with the first of all.
+    # The first checkpoint is kept, while its snapshots still start with the first of all.
     behavior |= {"checkpoint_interval": play["save_steps"] * (play["window"] - 1), "keep_checkpoints": 0}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "settings.yaml")
@@ -171,14 +171,14 @@ def write_tables() -> None:
     ]
     for path in sorted(RESULTS.glob("*.json")):
         figures = json.loads(path.read_text(encoding="utf-8"))
-        (begin, rating), (end, final) = figures["elo"][0], figures["elo"][-1]
+        (start, rating), (end, final) = figures["elo"][0], figures["elo"][-1]
         command = f"--config {figures['config']} --minutes {figures['minutes']:g} --areas {figures['areas']}"
         lines += [
             "",
             f"## {path.stem}",
             "",
             f"`python tests/benchmarks/self_play.py {command} --seed {figures['seed']}`: {figures['steps']:,} steps in "
-            f"{figures['seconds'] / 60:.0f} minutes; rating {rating} after {begin:,} steps, {final} after {end:,}.",
+            f"{figures['seconds'] / 60:.0f} minutes; rating {rating} after {start:,} steps, {final} after {end:,}.",
             "",
             "| against | of step | won | lost | drawn | share of decided games |",
             "|---|---|---|---|---|---|",

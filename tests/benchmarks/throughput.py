@@ -74,9 +74,9 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
                         output.seek(0)
                         sys.exit(f"{mode}, {scene}: no {warm_up} decisions in time\n{output.read()[-3000:]}")
                     time.sleep(0.05)
-                before, began = decisions(folder), time.monotonic()
+                before, start_time = decisions(folder), time.monotonic()
                 time.sleep(seconds)
-                return (decisions(folder) - before) / (time.monotonic() - began)
+                return (decisions(folder) - before) / (time.monotonic() - start_time)
             finally:
                 trainer.send_signal(signal.SIGINT)
                 try:

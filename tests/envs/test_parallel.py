@@ -188,7 +188,7 @@ def test_after_an_end_of_all_the_next_game_goes_on_and_all_are_back(arena: Unity
         assert ticks(observations) == {0}  # a RESET, which takes effect within a tick, shows the next one
 
 
-def test_a_reset_in_the_middle_of_a_game_begins_anew(arena: UnityParallelEnv) -> None:
+def test_a_reset_in_mid_episode_starts_a_new_one(arena: UnityParallelEnv) -> None:
     arena.reset()
     play(arena, LEAVES)
     observations, _ = arena.reset()

@@ -74,7 +74,7 @@ def test_a_seed_decides_everything() -> None:
     other.close()
 
 
-def test_a_fall_terminates_and_the_next_reset_goes_on_with_the_episode_that_unity_began() -> None:
+def test_a_fall_terminates_and_the_next_reset_goes_on_with_the_episode_that_unity_started() -> None:
     env = gym.make("Unity-3DBall-v0")
     env.reset(seed=1)
     reward, terminated, truncated = 0.0, False, False
@@ -89,7 +89,7 @@ def test_a_fall_terminates_and_the_next_reset_goes_on_with_the_episode_that_unit
 
 
 def test_the_step_limit_truncates() -> None:
-    env = gym.make("Unity-3DBall-v0", environment_parameters={"gravity": 0.0})  # the ball hangs where it began
+    env = gym.make("Unity-3DBall-v0", environment_parameters={"gravity": 0.0})  # the ball hangs where it started
     env.reset(seed=1)
     steps, terminated, truncated = 0, False, False
     while not (terminated or truncated):
@@ -100,7 +100,7 @@ def test_the_step_limit_truncates() -> None:
     env.close()
 
 
-def test_a_reset_in_mid_episode_begins_another_one() -> None:
+def test_a_reset_in_mid_episode_starts_another_one() -> None:
     env = gym.make("Unity-3DBall-v0")
     first, _ = env.reset(seed=3)
     env.step(np.zeros(2, np.float32))

@@ -128,7 +128,7 @@ def test_both_modes_show_the_same_ends(balls: Callable[..., UnityVectorEnv]) -> 
     assert (rewards[~ended] != 0).all()
 
 
-def test_a_row_that_begins_ignores_its_action_with_next_step(balls: Callable[..., UnityVectorEnv]) -> None:
+def test_a_row_that_starts_ignores_its_action_with_next_step(balls: Callable[..., UnityVectorEnv]) -> None:
     runs = [balls(seed=5, autoreset_mode="NextStep") for _ in range(2)]
     for envs in runs:
         envs.reset(seed=5)

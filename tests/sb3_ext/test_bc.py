@@ -242,7 +242,7 @@ def test_a_student_learns_what_its_teacher_does_while_it_is_done() -> None:
     assert model.num_timesteps == 40 + 80 + 120 + 160  # after every 40 decisions, a pass over all of them
     assert len(model.teacher) == model.teacher.number == 160
     assert model.validation_scores["accuracy"] == 1
-    # It explored: episodes were longer than the best, and its memory began again with each.
+    # It explored: episodes were longer than the best, and its memory started again with each.
     assert max(teacher.memories) > 7
     assert teacher.memories.count(1) > 3
     env.close()
@@ -308,7 +308,7 @@ def test_a_student_watches_another_behavior_of_its_scene(tmp_path: Path, memory:
         network = {**SMALL, "memory_size": memory, "sequence_length": 4}
         student = BC("UnityPolicy", None, 1e-2, 16, teacher=teacher, policy_kwargs=network, seed=0, device="cpu")
         student.set_logger(configure(None, []))
-        student.begin(mine.spec)
+        student.start(mine.spec)
         for step in range(240):
             pool.step_once(
                 {

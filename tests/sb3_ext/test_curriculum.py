@@ -61,7 +61,7 @@ def test_a_reward_lesson_ends_when_the_mean_of_its_last_episodes_is_above_the_th
     assert not height.is_complete(after([9, 9]))  # two of three episodes
     assert not height.is_complete({})
     assert height.is_complete(after([-11.9]))
-    height.begin_anew()
+    height.reset()
     assert not height.is_complete(after([0, 0, 0, 1, 2, 3]))  # a mean of 2 is not above 2
     assert height.is_complete(after([2]))
 
@@ -89,7 +89,7 @@ def test_smoothing_weighs_the_means_before_once_an_episode() -> None:
     assert at_once.is_complete(after([0, 4, 4, 4]))  # however many episodes end together
 
 
-def test_smoothing_begins_anew_in_each_lesson() -> None:
+def test_smoothing_is_reset_in_each_lesson() -> None:
     height = course({"threshold": 3}, {"threshold": -2})
     assert height.is_complete(after([100]))
     height.advance()
@@ -100,7 +100,7 @@ def test_a_progress_lesson_ends_above_its_share_of_the_run_and_after_its_episode
     height = course({"measure": "progress", "threshold": 0.5, "min_lesson_length": 2})
     assert not height.is_complete(after([0], 0.9))
     assert height.is_complete(after([0], 0.9))
-    height.begin_anew()
+    height.reset()
     assert not height.is_complete(after([0, 0], 0.5))
     assert height.is_complete(after([], 0.51))
 
@@ -109,7 +109,7 @@ def test_a_lesson_of_elo_ends_above_a_rating_and_after_its_episodes(tmp_path: Pa
     height = course({"measure": "Elo", "threshold": 1210, "min_lesson_length": 2})
     assert not height.is_complete({"B": LessonProgress([9, 9], 0.5, 1210.0)})
     assert height.is_complete({"B": LessonProgress([], 0.5, 1210.5)})
-    height.begin_anew()
+    height.reset()
     assert not height.is_complete({"B": LessonProgress([9], 0.5, 1300.0)})
     lessons = {"name": "only", "value": 1, "completion_criteria": {"behavior": "B", "measure": "Elo"}}
     parameters = {"height": {"curriculum": [lessons, {"name": "last", "value": 2}]}}
@@ -235,7 +235,7 @@ LESSONS = {
 }
 
 
-def test_a_lesson_that_begins_is_told_to_players_and_all_lessons_count_episodes_anew(tmp_path: Path) -> None:
+def test_a_lesson_that_starts_is_told_to_players_and_all_lessons_count_episodes_anew(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, LESSONS)
     curricula, scene = EnvironmentParameterManager(settings, Run(settings)), Scene()
     curricula.send(scene.pool)
@@ -281,7 +281,7 @@ def test_the_randomized_3dball_has_balls_of_the_stated_sizes(tmp_path: Path) -> 
 # --- What runs do ---------------------------------------------------------------------------------------------------
 
 
-def test_a_required_reset_begins_all_episodes_and_trajectories_anew(tmp_path: Path) -> None:
+def test_a_required_reset_starts_all_episodes_and_trajectories_anew(tmp_path: Path) -> None:
     parameters = {
         "gravity": {
             "curriculum": [
@@ -436,9 +436,9 @@ def test_walljumps_own_curriculum_passes_its_lessons_in_order_and_goes_on_in_the
     )
 
     def has_saved_second_lessons(lines: list[str]) -> bool:
-        begun = [lines.index(line) for wall in walls if (line := f"[INFO] Lesson 1 of {wall}: Lesson1") in lines]
-        return len(begun) == 2 and all(
-            sum(line.startswith(f"[INFO] {behavior}. Step: ") for line in lines[max(begun) :]) >= 2
+        started = [lines.index(line) for wall in walls if (line := f"[INFO] Lesson 1 of {wall}: Lesson1") in lines]
+        return len(started) == 2 and all(
+            sum(line.startswith(f"[INFO] {behavior}. Step: ") for line in lines[max(started) :]) >= 2
             for behavior in walls.values()
         )
 

@@ -70,7 +70,7 @@ def test_the_mode_of_numbers_is_their_mean() -> None:
     torch.testing.assert_close(distribution.mode(), torch.cat([mean, torch.ones(4, 1)], 1))
 
 
-def test_heads_begin_small_and_with_a_deviation_of_one() -> None:
+def test_heads_start_small_and_with_a_deviation_of_one() -> None:
     torch.manual_seed(0)
     head = ActionDistribution(ActionSpec(300, (200, 100))).proba_distribution_net(400)
     assert head.mean.weight.std().item() == pytest.approx(0.2 / 20, rel=0.03)

@@ -144,10 +144,10 @@ class Agents:
 
     def __init__(self, groups: list[int]) -> None:
         self.group = np.array(groups)
-        self.begin()
+        self.start()
         self.alive = np.ones(len(groups), bool)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         n = len(self.group)
         self.reward, self.group_reward = np.zeros(n), np.zeros(n)
         self.terminated, self.truncated, self.group_ended = (np.zeros(n, bool) for _ in range(3))
@@ -158,7 +158,7 @@ class Agents:
 
 def step(agents: Agents, returns: EpisodeReturns, ends: list[int], rewards: list[float], group_ended: bool) -> None:
     """One step in which these rows end, and restart unless they die before their group."""
-    agents.begin()
+    agents.start()
     agents.reward[:] = rewards
     agents.terminated[ends] = True
     agents.group_ended[ends] = group_ended

@@ -1,4 +1,4 @@
-"""The command `unity-learn`: runs from beginning to end on embedded scenes, and what it refuses."""
+"""The command `unity-learn`: runs from start to end on embedded scenes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -418,15 +418,15 @@ def test_a_name_that_no_behavior_has_is_refused(tmp_path: Path, capsys: pytest.C
     assert errors.count("\n") == 1
 
 
-def test_a_run_begins_with_the_networks_of_another(finished: Path, tmp_path: Path) -> None:
+def test_a_run_starts_with_the_networks_of_another(finished: Path, tmp_path: Path) -> None:
     file = config(tmp_path, max_steps=80, checkpoint_interval=50)
     arguments = ["--results-dir", str(finished), "--run-id", "next", "--initialize-from", "old"]
     assert main([file, *arguments]) == 0
-    before, begun, learned = (
+    before, started, learned = (
         PPO.load(finished / run / "Basic" / f"Basic-{step}.zip").policy.state_dict()
         for run, step in (("old", 300), ("next", 50), ("next", 80))
     )
-    assert all(torch.equal(before[key], begun[key]) for key in before)
+    assert all(torch.equal(before[key], started[key]) for key in before)
     assert not all(torch.equal(before[key], learned[key]) for key in before)  # the last timesteps are learned from
 
 
@@ -439,7 +439,7 @@ def test_force_on_the_command_line_beats_resume_in_the_file(finished: Path, tmp_
     assert steps(tmp_path / "old" / "Basic") == [20]
 
 
-def test_force_begins_anew(tmp_path: Path) -> None:
+def test_force_starts_from_scratch(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     arguments = [config(tmp_path, max_steps=20), "--results-dir", str(tmp_path), "--force", "--run-id"]

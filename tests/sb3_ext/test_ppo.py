@@ -63,7 +63,7 @@ def reference_losses(model: PPO, rollout: Any, decisions: np.ndarray, epsilon: f
         return rollout.memory.double().numpy()[:, place : place + size]
 
     def lstm(cell: torch.nn.LSTM, x: np.ndarray, memory: np.ndarray) -> np.ndarray:
-        """Step by step through each sequence; sequences begin every `sequence_length` decisions of a trajectory."""
+        """Step by step through each sequence; sequences start every `sequence_length` decisions of a trajectory."""
         hidden = cell.hidden_size
         weights = [getattr(cell, name).detach().double().numpy() for name in ("weight_ih_l0", "weight_hh_l0")]
         bias = (cell.bias_ih_l0 + cell.bias_hh_l0).detach().double().numpy()
@@ -286,7 +286,7 @@ def recurrent_model(**options: Any) -> tuple[PPO, list]:
     return model, rollouts
 
 
-def test_memory_is_the_agents_own_and_begins_with_its_episode() -> None:
+def test_memory_is_the_agents_own_and_starts_with_its_episode() -> None:
     model, rollouts = recurrent_model(n_epochs=1, rollout="cut")
     policy, checked = model.policy, []
     estimate = model._estimate
@@ -326,7 +326,7 @@ def test_memories_are_renewed_with_the_weights_between_epochs() -> None:
 
 
 class SlowPPO(PPO):
-    """Its updates last until something waits for them. `events` tells what happens: begin, act meanwhile, end."""
+    """Its updates last until something waits for them. `events` tells what happens: start, act meanwhile, end."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.events: list[str] = []
@@ -334,7 +334,7 @@ class SlowPPO(PPO):
         super().__init__(*arguments, **options)
 
     def _update(self, *arguments: Any) -> None:
-        self.events.append("begin")
+        self.events.append("start")
         assert self.awaited.wait(30)
         super()._update(*arguments)
         self.events.append("end")
@@ -397,7 +397,7 @@ def test_agents_act_with_the_policy_before_an_update_until_it_is_over_or_the_nex
     model.learn(300)
     assert [len(rollout) for rollout in rollouts] == [60] * 5
     changes = [event for event, _ in itertools.groupby(events)]
-    assert changes == [*["begin", "act", "end"] * 4, "begin", "end"]
+    assert changes == [*["start", "act", "end"] * 4, "start", "end"]
     assert policy.body.normalization is not None
     assert policy.body.normalization.count == 1 + 300
     assert model._n_updates == 10

@@ -146,7 +146,7 @@ def test_what_can_be_drawn_are_the_newest_transitions_of_each_agent(length: int,
                 np.testing.assert_array_equal(mine, theirs, err_msg=name)
 
 
-def test_sequences_are_of_one_episode_without_gaps_and_begin_with_their_memory() -> None:
+def test_sequences_are_of_one_episode_without_gaps_and_start_with_their_memory() -> None:
     buffer = ReplayBuffer(400, 4, memory_size=2)
     fill(buffer, 200)
     batch = buffer.sample(4000)

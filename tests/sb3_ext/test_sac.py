@@ -382,7 +382,7 @@ def test_memory_is_the_agents_own_and_goes_through_sequences() -> None:
             with torch.no_grad():
                 _, _, memory = model.policy.act([state], None, memory)
         if lengths[sequence] < 3 or not following.any():
-            assert not following.any()  # an episode begins
+            assert not following.any()  # an episode starts
         else:
             torch.testing.assert_close(memory, following)
             assert memory[:, :8].ne(memory[:, 8:]).any()  # the critics have one of their own

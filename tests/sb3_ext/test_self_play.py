@@ -101,13 +101,13 @@ def small(env: UnityVecEnv, kind: type[UnityAlgorithm] = PPO, **options: Any) ->
 class Referee(SelfPlayVecEnv):
     """Keeps its own books, game by game and agent by agent, from what it knows of the scene.
 
-    Rows are sorted by area in this scene, and a game of an area begins for all its agents together.
+    Rows are sorted by area in this scene, and a game of an area starts for all its agents together.
     """
 
     self_play: Named
 
-    def begin(self, model: UnityAlgorithm) -> None:
-        super().begin(model)
+    def start(self, model: UnityAlgorithm) -> None:
+        super().start(model)
         self.elo = {self.self_play.newest: 1000.0}
         self.meets: list[Opponent] = [self.self_play.drawn[-1]] * AREAS
         self.decisions = self.results = 0
@@ -321,7 +321,7 @@ def test_a_loaded_model_goes_on_with_its_opponents_and_rating(make: Any, tmp_pat
     loaded = PPO.load(tmp_path / "model.zip", env=again)
     assert loaded.self_play is not None
     assert loaded.self_play.elo == before.elo
-    again.begin(loaded)
+    again.start(loaded)
     after = again.self_play
     assert loaded.self_play is after
     assert [(old.step, old.elo) for old in before.snapshots] == [(new.step, new.elo) for new in after.snapshots]

@@ -60,11 +60,11 @@ def test_masks_forbid_and_mixed_actions_arrive(yard) -> None:
 
 def test_a_groups_end_pays_each_member_and_shows_the_state_before_the_next_episode(yard) -> None:
     message = walk(yard, yard.start(), 1, 1, push=0.5)
-    ended, begun = message.ended(WALKER), message.deciding(WALKER)
-    assert [agent.id for agent in ended] == [agent.id for agent in begun] == [0, 1, 2, 3]
+    ended, started = message.ended(WALKER), message.deciding(WALKER)
+    assert [agent.id for agent in ended] == [agent.id for agent in started] == [0, 1, 2, 3]
     assert [agent.group_id for agent in ended] == [1, 1, 2, 2]
     assert [agent.group_reward for agent in ended] == [1, 1, 2, 2]
-    for old, new in zip(ended, begun, strict=True):
+    for old, new in zip(ended, started, strict=True):
         assert (old.reward, old.interrupted) == (1, False)
         assert old.observations[0][0, 0] == 0.5
         assert old.observations[1].tolist() == [0, 1, 1]

@@ -142,7 +142,7 @@ def test_5000_ticks_interrupt_the_episode_and_cost_a_half(held) -> None:
     assert scene.ticks.tolist() == [0]
 
 
-def test_areas_begin_with_everything_apart_and_turned_at_random() -> None:
+def test_areas_start_with_everything_apart_and_turned_at_random() -> None:
     with held_scene(CooperativePushBlock, areas=100) as (_, scene):
         things = scene.shapes.center[::2, :, :9]
         assert np.abs(things).max() < 6.3

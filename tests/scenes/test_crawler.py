@@ -40,7 +40,7 @@ def floating() -> Iterator[tuple[UnityEnvironment, Crawler]]:
 
 
 def put(scene: Crawler, yaw: float = 0, speed: float = 0, vertical: float = 0) -> None:
-    """Put the crawler where it begins, with this motion along z and upwards."""
+    """Put the crawler where it starts, with this motion along z and upwards."""
     bodies = scene.bodies
     bodies.put(ALL, np.asarray(scene.start), about_y(np.array([yaw])))
     velocity = 1 + bodies.models[0].nq
@@ -76,7 +76,7 @@ def test_ten_agents_have_two_sensors_and_twenty_actions(launch) -> None:
     assert goals[:, 14] == pytest.approx(0.2156)  # 2.156 m above the ground, of 10
 
 
-def test_a_crawler_begins_with_straight_legs_and_unitys_rotations(held) -> None:
+def test_a_crawler_starts_with_straight_legs_and_unitys_rotations(held) -> None:
     env, scene = held
     body, goal = observation(env)
     poses, velocities, joints = body[:63].reshape(9, 7), body[63:90], body[90:].reshape(9, 4)
@@ -184,7 +184,7 @@ def test_parts_touch_the_ground_as_far_ahead_as_they_move_in_a_tick(floating) ->
         scene.bodies.refresh(ALL)
         scene.touching[:] = False
         scene.simulate()
-        assert bool(scene.bodies.position[0, 0, 1] > 2.6) == touches  # the next episode has begun
+        assert bool(scene.bodies.position[0, 0, 1] > 2.6) == touches  # the next episode has started
 
 
 def test_an_episode_is_interrupted_after_1000_decisions(floating) -> None:

@@ -201,7 +201,7 @@ def test_the_dragon_walks_to_the_portal_and_the_episode_ends_without_pay(held) -
     assert np.hypot(*(way[1] - way[0])) == pytest.approx(5 * 5 * 0.02)
 
 
-def test_dragons_begin_in_four_places_and_with_speeds_from_one_to_seven() -> None:
+def test_dragons_start_in_four_places_and_with_speeds_from_one_to_seven() -> None:
     with held_scene(DungeonEscape, areas=100) as (_, scene):
         places = scene.shapes.center[::2, :, scene.shapes.index("dragon")].T
         starts = {tuple(place) for place in (np.round(places / 8) * 8 + 0.0).tolist()}

@@ -122,7 +122,7 @@ def test_a_new_seed_gives_the_same_course_whatever_came_before(launch) -> None:
     assert one.reset(new_seed(12)).raw != first[0]
 
 
-def test_a_new_seed_is_acknowledged_once_and_begins_ids_and_episodes_anew(launch) -> None:
+def test_a_new_seed_is_acknowledged_once_and_starts_ids_and_episodes_anew(launch) -> None:
     client = launch("Basic")
     message = client.start()
     for _ in range(7):

@@ -78,7 +78,7 @@ def test_decisions_come_every_six_ticks_and_the_time_is_stacked() -> None:
             step(env, NOTHING)
 
 
-def test_episodes_begin_in_the_near_part_with_a_random_symbol_and_random_sides() -> None:
+def test_episodes_start_in_the_near_part_with_a_random_symbol_and_random_sides() -> None:
     with held_scene(Hallway, areas=100) as (env, scene):
         env.reset()
         shapes = scene.shapes
@@ -189,7 +189,7 @@ def test_the_right_goal_pays_one_and_the_wrong_one_costs_a_tenth(symbol, side, r
             env.step()
             decisions, _ = env.get_steps(NAME)
         assert -6 / 3000 < decisions.reward[0] <= 0  # of idle ticks
-        assert not decisions.obs[0].reshape(3, 35)[:2].any()  # stacks begin with zeros
+        assert not decisions.obs[0].reshape(3, 35)[:2].any()  # stacks start with zeros
 
 
 def test_every_tick_costs_and_3000_interrupt_the_episode(held) -> None:

@@ -261,7 +261,7 @@ def test_impossible_sizes_are_refused() -> None:
         pass
 
 
-def test_a_reset_in_mid_episode_begins_new_boards_of_499_moves(launch) -> None:
+def test_a_reset_in_mid_episode_starts_new_boards_of_499_moves(launch) -> None:
     client = launch("Match3", "--areas", "1")
     client.start(side_channel=parameter("minRows", 9))
     for _ in range(5):

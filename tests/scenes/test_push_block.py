@@ -248,7 +248,7 @@ def test_the_block_in_the_goal_pays_five_and_ends_the_episode(held) -> None:
     decisions, terminals = env.get_steps(NAME)
     assert not len(terminals)
     assert decisions.reward[0] == pytest.approx(-2 / 5000)  # of the idle ticks
-    assert not decisions.obs[0].reshape(3, 35)[:2].any()  # stacks begin with zeros
+    assert not decisions.obs[0].reshape(3, 35)[:2].any()  # stacks start with zeros
 
 
 def test_5000_ticks_cost_one_and_interrupt_the_episode(held) -> None:
@@ -344,7 +344,7 @@ def test_observations_take_the_values_that_they_take_in_unitys_demonstration(dem
 
 
 def test_actions_of_the_demonstration_lead_to_what_was_recorded(demonstration) -> None:
-    """Played from the places where they began, and not corrected after, episodes end when they ended in Unity.
+    """Played from the places where they started, and not corrected after, episodes end when they ended in Unity.
 
     The demonstration was made with gravity as on Earth: agents fall for 20 ticks. An action stands in the record of the
     observation that it led to.
@@ -407,7 +407,7 @@ def test_with_input_two_axes_and_a_button_move_the_agent() -> None:
         assert act(1, 0, decisions=1)[1] == pytest.approx(-4 + 4 * 4)
         assert act(0, 0, decisions=1)[1] == pytest.approx(4)
 
-        # A press jumps, if it begins now and 3 s after the jump before.
+        # A press jumps, if it starts now and 3 s after the jump before.
         heights = [act(0, 0, jump, decisions=1)[0][1] for jump in (1, 1, 0, 1)]
         assert [height > 1 for height in heights] == [True, False, False, False]
         for _ in range(30):

@@ -52,7 +52,7 @@ def demonstration():
 
 
 def columns(scene: Pyramids, start: str) -> list[int]:
-    """The things whose names begin like this."""
+    """The things whose names start like this."""
     return [column for column, name in enumerate(scene.shapes.names) if name.startswith(start)]
 
 
@@ -101,7 +101,7 @@ def test_16_agents_send_three_ray_sensors_and_a_vector_and_take_one_of_five_acti
         assert len(env.get_steps(NAME)[0]) == 16
 
 
-def test_episodes_begin_with_everything_in_a_zone_of_its_own() -> None:
+def test_episodes_start_with_everything_in_a_zone_of_its_own() -> None:
     with held_scene(Pyramids, areas=64) as (env, scene):
         put(scene, 0, 0, speed=20)
         env.reset()

@@ -218,7 +218,7 @@ def test_5000_ticks_without_a_goal_interrupt_the_match(held) -> None:
         assert not terminals.group_reward.any()
 
 
-def test_matches_begin_where_unitys_do() -> None:
+def test_matches_start_where_unitys_do() -> None:
     with held_scene(SoccerTwos, areas=200) as (_, scene):
         x, _, z = scene.shapes.center[:, :, :4]
         assert z.T.tolist() == [[1.2] * 200, [-1.2] * 200] * 2

@@ -114,7 +114,7 @@ def test_an_agent_feels_its_own_velocity_and_where_it_is_and_was(held) -> None:
     assert place[4:] == pytest.approx([x / 20, z / 20, 1, 0], abs=1e-6)
 
 
-def test_episodes_begin_in_the_middle_with_some_tiles_anywhere_around_it() -> None:
+def test_episodes_start_in_the_middle_with_some_tiles_anywhere_around_it() -> None:
     channel = EnvironmentParametersChannel()
     with held_scene(Sorter, areas=500, side_channels=(channel,)) as (env, scene):
         shapes = scene.shapes

@@ -47,7 +47,7 @@ def test_a_lost_ball_sets_the_reward_and_the_idle_ticks_show_in_the_next_episode
             assert not agent.interrupted
             assert y < -2 or abs(x) > 3 or abs(z) > 3
         for agent in deciding:
-            # Without an idle tick the new episode begins with nothing; any number of idle ticks sets 0.1.
+            # Without an idle tick the new episode starts with nothing; any number of idle ticks sets 0.1.
             assert agent.reward == np.float32(0 if lost.pop(agent.id, False) else 0.1)
     assert kinds == {(False, True), (True, True), (True, False)}
 

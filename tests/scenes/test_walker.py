@@ -163,7 +163,7 @@ def test_falling_costs_1_and_ends_the_episode_but_feet_and_shins_may_touch_the_g
         assert not terminals.interrupted[0]
 
 
-def test_masses_are_read_when_episodes_begin() -> None:
+def test_masses_are_read_when_episodes_start() -> None:
     channel = EnvironmentParametersChannel()
     with held_scene(Walker, side_channels=(channel,)) as (env, scene):
         body = scene.bodies.models[0].body

@@ -160,7 +160,7 @@ def test_a_behavior_is_announced_when_its_first_agent_asks() -> None:
     assert known[-1] == [SMALL, BIG]
 
 
-def test_an_episode_begins_in_front_of_the_wall_with_the_old_heading() -> None:
+def test_an_episode_starts_in_front_of_the_wall_with_the_old_heading() -> None:
     with held_scene(WallJump, areas=64) as (env, scene):
         assert (scene.shapes.yaw[:, AGENT] == np.pi).all()
         decide(env, lambda _: (0, 2, 0, 0))

@@ -41,7 +41,7 @@ class Yard(Scene):
             ],
             ActionSpec(1, (2, 3)),
             act=self.act,
-            begin_episode=self.begin,
+            start_episode=self.start,
             read_mask=self.mask,
             decision_period=1,
         )
@@ -53,7 +53,7 @@ class Yard(Scene):
             [VectorSensor("steps", 1, lambda rows: self.switchers.step_count[rows, np.newaxis])],
             ActionSpec(0, (2,)),
             act=lambda _: None,
-            begin_episode=lambda _: None,
+            start_episode=lambda _: None,
             team=1,
             decision_period=2,
             max_step=3,
@@ -78,7 +78,7 @@ class Yard(Scene):
         mask[:, 4] = rows % 2  # the second walkers must not choose 2
         return mask
 
-    def begin(self, rows: Array) -> None:
+    def start(self, rows: Array) -> None:
         self.moved[rows] = 0
 
     def act(self, rows: Array) -> None:

@@ -41,7 +41,7 @@ class Meadow(Scene):
             ],
             ACTIONS,
             act=self.act,
-            begin_episode=lambda _: None,
+            start_episode=lambda _: None,
             read_mask=lambda rows: (rows[:, None] % 2 == 1) & (np.arange(5) == 2),
             max_step=12,
         )

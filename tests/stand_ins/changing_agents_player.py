@@ -45,7 +45,7 @@ class Arena(Scene):
             [VectorSensor("clock", 2, self._clock), VectorSensor("map", (2, 2), self._map)],
             ActionSpec(2, (3,)),
             act=self._act_of_keepers,
-            begin_episode=lambda _: None,
+            start_episode=lambda _: None,
             decision_period=1,
         )
         self.keepers.enabled[1] = False
@@ -69,7 +69,7 @@ class Arena(Scene):
             [VectorSensor("clock", 2, self._clock)],
             ActionSpec(0, BRANCHES),
             act=act,
-            begin_episode=lambda _: None,
+            start_episode=lambda _: None,
             read_mask=mask,
             team=team,
             decision_period=1,
@@ -92,9 +92,9 @@ class Arena(Scene):
         return np.zeros((2, 2, 3), np.uint8)
 
     def reset_environment(self) -> None:
-        self._begin_game()
+        self._start_game()
 
-    def _begin_game(self) -> None:
+    def _start_game(self) -> None:
         self.ticks = 0
         if not self.strikers[0].enabled[0]:
             self.strikers[0].enable(FIRST)
@@ -113,7 +113,7 @@ class Arena(Scene):
             self.strikers[0].end_episode(FIRST + 1)
             self.strikers[1].end_episode(BOTH, interrupted=True)
             self.keepers.end_episode(BOTH)
-            self._begin_game()
+            self._start_game()
 
 
 class Pairs(Scene):
@@ -130,7 +130,7 @@ class Pairs(Scene):
             [VectorSensor("one", 1, lambda rows: np.ones((len(rows), 1)))],
             ActionSpec(1, ()),
             act=lambda _: None,
-            begin_episode=lambda _: None,
+            start_episode=lambda _: None,
             decision_period=1,
         )
 
@@ -156,7 +156,7 @@ class Camera(Scene):
             ],
             ActionSpec(1, ()),
             act=lambda _: None,
-            begin_episode=lambda _: None,
+            start_episode=lambda _: None,
             decision_period=1,
         )
 

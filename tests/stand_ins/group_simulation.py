@@ -46,7 +46,7 @@ def make(**options: Any) -> POCA:
     model.observation_space, model.action_space = layout.space, action_space(ACTIONS)
     model.columns = SpaceAdapter(model.observation_space, model.action_space, (SPEC, layout))
     model._setup_model()
-    model.begin(SPEC)
+    model.start(SPEC)
     return model
 
 
@@ -171,14 +171,14 @@ class GroupSimulation:
         for mask in masks:
             mask[:, 0] = False
         groups, former = ({id_: agent.group for id_, agent in all_.items()} for all_ in (self.agents, self._before))
-        self.table.begin_step()
+        self.table.start_step()
         self.table.update(
             _steps(DecisionSteps, deciding, seen, rewards, groups, masks),
             _steps(TerminalSteps, list(ends), final, rewards, former, list(ends.values())),
         )
         self.model.store_outcomes(self.table)
         self._seen, self._final = seen, final
-        # What begins with an exchange was not caused by it.
+        # What starts with an exchange was not caused by it.
         self._note({id_: reward for id_, reward in rewards.items() if id_ in self._before})
 
     def _note(self, rewards: dict[int, Array]) -> None:

@@ -65,7 +65,7 @@ class Model:
         self.rows = [Row(allowed=[True] * choices) for _ in range(reserved)]
         self.exchange = 0
 
-    def begin_step(self) -> None:
+    def start_step(self) -> None:
         self.forget_outcomes()
         for row in self.rows:
             row.requests_decision, row.running = False, row.alive

@@ -40,7 +40,7 @@ class Sacrifice(Scene):
             [VectorSensor("view", MEMBERS + DECISIONS + 1, self.see)],
             ActionSpec(0, (3,)),
             act=self.act,
-            begin_episode=lambda _: None,
+            start_episode=lambda _: None,
             decision_period=1,
         )
         self.area = self.knights.rows // MEMBERS
@@ -62,7 +62,7 @@ class Sacrifice(Scene):
         self.time += 1
 
     def after_step(self) -> None:
-        if self.time[0] < DECISIONS - 1:  # all games begin and end together
+        if self.time[0] < DECISIONS - 1:  # all games start and end together
             return
         living = np.flatnonzero(self.knights.enabled)
         self.knights.group_reward[living] += np.where(self.is_slain[self.area[living]], 1, SHARE)

@@ -10,7 +10,7 @@ Started by `launcher`; the log goes to the player's log file with the suffix `.j
 own state: what an agent should see is computed again, rewards are booked when they are given. Each line is what
 happened to one agent in one exchange (they are numbered), or something of the scene as a whole:
 
-- `{"event": "scene", "exchange", "sensors"}`: a scene begins, and this exchange is its first. `sensors` has the names
+- `{"event": "scene", "exchange", "sensors"}`: a scene starts, and this exchange is its first. `sensors` has the names
   and shapes of each behavior's sensors, in the order of the wire
 - `{"event": "decision", "exchange", "behavior", "agent", "episode", "group", "reward", "group_reward", "observation",
   "mask"}`: the agent asks. `reward` is what it was paid since it last said something, `observation` a fingerprint of
@@ -117,7 +117,7 @@ class LoggedAgents(Agents):
             [view.sensor for view in self._views],
             actions,
             act=lambda rows: scene.let_happen(self, rows),
-            begin_episode=self._begin,
+            start_episode=self._start,
             read_mask=None if mask is None else lambda rows: mask(self.codes(rows)),
             **options,
         )
@@ -158,7 +158,7 @@ class LoggedAgents(Agents):
         self._asked.clear()
         super().act_and_count()
 
-    def _begin(self, rows: Array) -> None:
+    def _start(self, rows: Array) -> None:
         self.episode[rows] += 1
         if len(self.behaviors) > 1 and self.scene.tick >= LATE:
             self.behavior[rows] = self.scene.academy.rng.integers(0, len(self.behaviors), len(rows))
@@ -329,7 +329,7 @@ class StressScene(Scene):
         if self.tick > self.quiet_until and rng.random() < 0.03:
             self.quiet_until = self.tick + rng.integers(1, 10)
             self.nobody_ends = rng.random() < 0.5
-        if self.tick > 1:  # the first episodes begin within the first tick
+        if self.tick > 1:  # the first episodes start within the first tick
             self._let_all_happen()
         for kind, period in zip(self.kinds, (0, 3, 0, 0, 0, 0), strict=True):
             kind.decision_period = 0 if self._is_quiet() else period

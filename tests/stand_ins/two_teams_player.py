@@ -44,7 +44,7 @@ class Duel(Scene):
             [VectorSensor("view", 4, partial(self.see, team))],
             ActionSpec(0, (CHOICES,)),
             act=lambda _: None,
-            begin_episode=lambda _: None,
+            start_episode=lambda _: None,
             team=team,
             decision_period=1,
         )

@@ -118,7 +118,7 @@ def entry(told: Mapping[str, Any]) -> Entry:
 class Contract:
     """The agent tables of one or more players, and the calls that wrappers make on them.
 
-    It begins with the newest scene of each log.
+    It starts with the newest scene of each log.
 
     :param logs: of the players, after a reset with a seed and no step
     :param behavior: the behavior that the wrapper is for; by default all
@@ -132,7 +132,7 @@ class Contract:
         self._read_logs()
         self._at = [max(log.scenes) for log in logs]
         self._actions: dict[str, dict[int, Action]] = {}
-        self._begin()
+        self._start()
 
     @property
     def table(self) -> Model:
@@ -149,16 +149,16 @@ class Contract:
         """The wrapper has sent RESET."""
         self._read_logs()
         for table in self.tables.values():
-            table.begin_step()
+            table.start_step()
         for player, log in enumerate(self.logs):
             assert self._at[player] in log.resets
             assert not log.did[self._at[player]]
             self._at[player] += 1
             for table in self.tables.values():
                 table.truncate_episodes(player)
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         for player in range(len(self.logs)):
             self._listen(player)
         self._actions = {}
@@ -179,25 +179,25 @@ class Contract:
     def step(self, actions: Mapping[str, Mapping[int, Action]], autoreset: bool) -> None:
         """The wrapper has made a step with these actions, by behavior and row.
 
-        Rows that ask for none at the beginning do what zeros mean for the whole step. The step ends when no row still
+        Rows that ask for none at the start do what zeros mean for the whole step. The step ends when no row still
         acts and one asks for a decision or, without autoreset, has ended.
         """
-        self._begin_step(actions)
+        self._start_step(actions)
         self._exchange_until_ready(autoreset)
         self.nothing_more_was_exchanged()
 
     def step_once(self, actions: Mapping[str, Mapping[int, Action]]) -> None:
         """The wrapper has made one exchange with each player, maybe others after it."""
-        self._begin_step(actions)
+        self._start_step(actions)
 
-    def _begin_step(self, actions: Mapping[str, Mapping[int, Action]]) -> None:
+    def _start_step(self, actions: Mapping[str, Mapping[int, Action]]) -> None:
         self._read_logs()
         self._actions = {
             name: {row: action for row, action in some.items() if self.tables[name].rows[row].requests_decision}
             for name, some in actions.items()
         }
         for table in self.tables.values():
-            table.begin_step()
+            table.start_step()
         self._exchange(range(len(self.logs)))
 
     def _read_logs(self) -> None:

@@ -274,5 +274,5 @@ def test_uncompressed_data_of_another_length_are_an_error() -> None:
 
 def test_an_agent_that_sends_floats_among_agents_that_send_pngs_is_an_error() -> None:
     image = random_image(3)
-    with pytest.raises(ProtocolError, match="do not begin as a PNG"):
+    with pytest.raises(ProtocolError, match="do not start as a PNG"):
         decoded([camera(3, "CHW", data=pngs(image)), camera(3, "CHW", data=image / 255)])

@@ -62,9 +62,9 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
         self.terminations: dict[str, bool] = dict.fromkeys(self.agents, False)
         self.truncations: dict[str, bool] = dict.fromkeys(self.agents, False)
         self._skip_agent_selection: str | None = None  # PettingZoo's, while dead agents have their last turns
-        self._begin_turns()
+        self._start_turns()
 
-    def _begin_turns(self) -> None:
+    def _start_turns(self) -> None:
         self._turns, self._actions = self._game.requesting_agents(), {}
         if self._turns:
             self.agent_selection = self._turns[0]
@@ -89,7 +89,7 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
         try:
             self._advance()
         finally:
-            self._begin_turns()
+            self._start_turns()
         self._accumulate_rewards()
         self._deads_step_first()
 

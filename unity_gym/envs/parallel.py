@@ -144,7 +144,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
                 self._cast_of.update(zip(names, repeat(cast), strict=False))
 
     def _agent_name(self, behavior: str) -> str:
-        """Return what the names of the agents of a behavior begin with."""
+        """Return what the names of the agents of a behavior start with."""
         plain = behavior.partition("?")[0]
         letters = re.sub("[0-9]", lambda digit: _DIGITS[int(digit[0])], plain.lower())
         label = re.sub("[^a-z]", "", letters) or "agent"
@@ -186,10 +186,10 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Begin a game with all agents that ask for a decision.
+        """Start an episode with all agents that request a decision.
 
-        Where all agents ended together, Unity has begun the next episodes and they go on; otherwise, or with a seed or
-        options, RESET is sent.
+        Where all agents ended together, Unity has started the next episodes, which continue; otherwise, or with a seed
+        or options, RESET is sent.
 
         :param seed: start the scene from scratch with this seed
         :param options: environment parameters by name, sent before the reset
@@ -204,7 +204,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         self._cycles = 0
         self._meet_agents()
         for cast in self._casts.values():
-            cast.begin()
+            cast.start()
         observations, *_, infos = self._told()
         self._show()
         return observations, infos
@@ -290,7 +290,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
 class _Cast:
     """The agents of one behavior, told as PettingZoo tells them: names, and who of them is in the game.
 
-    :param name: what the names of its agents begin with
+    :param name: what the names of its agents start with
     :param table: its agents
     :param layout: of their observations
     :param mask_place: "observation", "info" or None: where masks are
@@ -321,14 +321,14 @@ class _Cast:
             setattr(self, column, np.concatenate([getattr(self, column), np.zeros(len(new), bool)]))
         return new
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start a game with the agents that request a decision."""
         self._acting = self._table.requests_decision.copy()
         self._ended, self._dead = np.zeros_like(self._acting), np.zeros_like(self._acting)
         self._rows = np.flatnonzero(self._acting)
 
     def advance(self) -> None:
-        """After a step: who ended leaves the game until `begin`, and who asks for a first decision is in it."""
+        """After a step: who ended leaves the game until `start`, and who asks for a first decision is in it."""
         table = self._table
         self._ended = (table.terminated | table.truncated) & self._acting
         told = self._acting | (table.requests_decision & ~self._dead)

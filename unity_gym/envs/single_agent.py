@@ -22,7 +22,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
     """One agent of one player, from decision to decision.
 
     `step` returns the observation of the next decision, or the last state of the episode when it ended; a step limit
-    of the scene is a truncation, any other end a termination. After an end Unity has already begun the next episode:
+    of the scene is a truncation, any other end a termination. After an end Unity has already started the next episode:
     `reset()` goes on with it. In mid-episode, or with a seed or options, `reset` sends RESET. An agent may change its
     behavior from one episode to the next, as in WallJump, if both observe and do the same.
 
@@ -88,7 +88,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; see the class for when RESET is sent.
+        """Start an episode; see the class for when RESET is sent.
 
         :param seed: start the scene from scratch with this seed
         :param options: environment parameters by name, sent before the reset

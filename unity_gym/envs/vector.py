@@ -91,7 +91,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         name = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
         if name not in modes:
             raise InvalidValueError(
-                f"autoreset_mode is one of {sorted(modes)}, not {name!r}: Unity begins the next episode by itself"
+                f"autoreset_mode is one of {sorted(modes)}, not {name!r}: Unity starts the next episode by itself"
             )
         require_form(observations)
         require_wait_for(wait_for)
@@ -119,9 +119,9 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._untouched = True  # no step since the pool's reset
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         """Start to keep what one step leaves for the next."""
         self._ended = np.zeros(self.num_envs, bool)  # the rows whose episode ended in the last step
         self._carried, self._carried_of_group = (np.zeros(self.num_envs) for _ in range(2))  # rewards not yet returned
@@ -130,7 +130,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a new episode everywhere.
+        """Start a new episode everywhere.
 
         :param seed: start the scenes from scratch with this seed (player i with seed + i). Of a list, one seed is
             made: the agents of a player share its random numbers
@@ -150,7 +150,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             self._pool.reset(None if seed is None else int(seed))
             self._pool.require_rows(self._behavior, self.num_envs)
         self._untouched = False
-        self._begin()
+        self._start()
         self._show()
         return self._layout.select(self._table.observations), self._infos(self._table.group_reward)
 
@@ -167,11 +167,11 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
     def _step_all(self, actions: ActionTuple) -> _Outcome:
         table = self._table
         acted = np.ones(self.num_envs, bool) if self._same_step else ~self._ended
-        begun = ~acted & table.requests_decision  # their first observation has not been returned
-        workers = self._players_to_step(begun) if begun.any() else None
+        started = ~acted & table.requests_decision  # their first observation has not been returned
+        workers = self._players_to_step(started) if started.any() else None
         if workers is not None:
-            begun &= np.isin(table.player, workers)
-        first = self._layout.select(table.observations, begun) if begun.any() else None
+            started &= np.isin(table.player, workers)
+        first = self._layout.select(table.observations, started) if started.any() else None
         if not acted.all():
             continuous, discrete = (
                 np.where(acted[:, None], part, 0) for part in (actions.continuous, actions.discrete)
@@ -182,22 +182,22 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         self._pool.require_rows(self._behavior, self.num_envs)
         observations = self._layout.select(table.observations)
         if first is not None:
-            shown = begun & ~(table.terminated | table.truncated)
+            shown = started & ~(table.terminated | table.truncated)
             rows = np.flatnonzero(shown)
-            self._layout.overwrite(observations, rows, self._layout.select_rows(first, shown[begun]))
+            self._layout.overwrite(observations, rows, self._layout.select_rows(first, shown[started]))
         else:
-            shown = begun
+            shown = started
         own, of_group = self._carried + table.reward, self._carried_of_group + table.group_reward
         self._carried, self._carried_of_group = own * shown, of_group * shown
         return self._outcome(observations, own * acted, of_group * acted, acted)
 
-    def _players_to_step(self, begun: Array) -> list[int]:
+    def _players_to_step(self, started: Array) -> list[int]:
         """Return the players in which time passes: all but those whose only requests are first ones of an episode.
 
-        :param begun: bool (num_envs,), the rows with such a request
+        :param started: bool (num_envs,), the rows with such a request
         """
         player, requests = self._table.player, self._table.requests_decision
-        waiting = np.setdiff1d(player[begun], player[requests & ~begun])
+        waiting = np.setdiff1d(player[started], player[requests & ~started])
         return [worker for worker in range(len(self._pool.players)) if worker not in waiting]
 
     def _step_any(self, actions: ActionTuple) -> _Outcome:

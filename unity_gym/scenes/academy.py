@@ -46,7 +46,7 @@ class Academy:
     """
 
     def __init__(self, communicator: Communicator, seed: int) -> None:
-        communicator.begin()
+        communicator.start()
         self.communicator = communicator
         self.parameters = communicator.parameters
         self.rng = np.random.default_rng(seed & 0xFFFFFFFF)
@@ -54,7 +54,7 @@ class Academy:
         self._agents: list[Stepped] = []
         self._ids = 0
         self._groups = 0
-        self._has_begun = False
+        self._has_started = False
 
     def new_ids(self, count: int) -> Array:
         """Return the next agent ids, int64 (count)."""
@@ -84,8 +84,8 @@ class Academy:
         scene.simulate()
 
     def _step(self, scene: Ticked) -> None:
-        if not self._has_begun:
-            self._has_begun = True
+        if not self._has_started:
+            self._has_started = True
             self._reset(scene)
         for agents in self._agents:
             agents.request_periodic_decisions(self.step_count)

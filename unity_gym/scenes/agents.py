@@ -4,7 +4,7 @@ A scene makes one `Agents` for each kind that differs in sensors, actions or cod
 an agent script's methods. A callback gets `rows`, an array of agent indices (int, k), and works on all of them at once:
 
 - `act(rows)`: `OnActionReceived`, with the actions in `continuous[rows]` and `discrete[rows]`
-- `begin_episode(rows)`: `OnEpisodeBegin`
+- `start_episode(rows)`: `OnEpisodeBegin`
 - `read_mask(rows)`: `WriteDiscreteActionMask`, bool (k, choices over all branches), True = forbidden
 
 What a scene does with its agents, in the words of Unity's scripts:
@@ -60,7 +60,7 @@ class Agents:
         actions: ActionSpec,
         *,
         act: Callable[[Array], None],
-        begin_episode: Callable[[Array], None],
+        start_episode: Callable[[Array], None],
         read_mask: Callable[[Array], Array] | None = None,
         team: int = 0,
         decision_period: int = 0,
@@ -74,7 +74,7 @@ class Agents:
         self.decision_period = decision_period
         self.repeat_actions = repeat_actions
         self._academy = academy
-        self._act, self._begin_episode, self._read_mask = act, begin_episode, read_mask
+        self._act, self._start_episode, self._read_mask = act, start_episode, read_mask
         self._sensors = wire_order(sensors)
 
         choices = sum(actions.discrete_branches) if read_mask else 0
@@ -104,15 +104,15 @@ class Agents:
         self._action_requested[rows] = True
 
     def end_episode(self, rows: Array, interrupted: bool = False) -> None:
-        """End the episodes of `rows` and begin their next ones.
+        """End the episodes of `rows` and start their next ones.
 
-        The done notification takes the observations now, before `begin_episode`, and goes out with the next academy
+        The done notification takes the observations now, before `start_episode`, and goes out with the next academy
         step. An agent that has not been asked since its last one sends no second one, and keeps its reward.
 
         :param interrupted: the episodes were cut off rather than decided
         """
         self._notify_done(rows, interrupted)
-        self.begin_episode(rows)
+        self.start_episode(rows)
 
     def disable(self, rows: Array) -> None:
         """Take `rows` out of the scene: they send a last done notification and leave their groups."""
@@ -129,13 +129,13 @@ class Agents:
         self.reward[rows] = 0
         self.group_reward[rows] = 0
         self._done[rows] = False
-        self.begin_episode(rows)
+        self.start_episode(rows)
         self.request_decision(rows)
 
-    def begin_episode(self, rows: Array) -> None:
-        """Begin new episodes without a word about the old ones."""
+    def start_episode(self, rows: Array) -> None:
+        """Start new episodes without a word about the old ones."""
         self.step_count[rows] = 0
-        self._begin_episode(rows)
+        self._start_episode(rows)
 
     # The rest is called by the academy, in this order.
 
@@ -143,7 +143,7 @@ class Agents:
         """Reset: every enabled agent starts an episode; what was decided for it is void."""
         self.continuous[:] = 0
         self.discrete[:] = 0
-        self.begin_episode(np.flatnonzero(self.enabled))
+        self.start_episode(np.flatnonzero(self.enabled))
 
     def request_periodic_decisions(self, academy_step: int) -> None:
         """Do what decision requesters do, with the academy's counter before it is raised."""

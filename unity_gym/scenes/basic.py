@@ -34,7 +34,7 @@ class Basic(Scene):
             [VectorSensor("Basic", _LAST, self._observe)],
             ActionSpec(0, (3,)),
             act=self._act,
-            begin_episode=lambda _: None,
+            start_episode=lambda _: None,
         )
 
     def before_step(self) -> None:

@@ -15,7 +15,7 @@ scenes depend on, because their agents gain 2 to 3 m/s in each tick and push thi
   until that is pushed with 1.2 times its weight.
 
 Unity's demonstration of PushBlock shows all of this. Agents fly there as computed to 0.1 mm, lose
-2 · 0.3 · g · dt · (1 - drag · dt) of their speed in a tick on the ground, and 53 of 55 episodes whose beginning can be
+2 · 0.3 · g · dt · (1 - drag · dt) of their speed in a tick on the ground, and 53 of 55 episodes whose start can be
 found end, played again with the recorded actions alone, in the recorded decision.
 """
 

@@ -99,9 +99,9 @@ class Communicator:
         # scene listens to the others.
         for channel in (ENGINE_CONFIGURATION, FLOAT_PROPERTIES, TRAINING_ANALYTICS):
             self._readers[channel] = lambda _: None
-        self.begin()
+        self.start()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Forget the agents of the scene before, for one that is built from scratch."""
         self.parameters.restart()
         self._actions: dict[str, ActionSpec] = {}
@@ -124,7 +124,7 @@ class Communicator:
                 f"({error.code().name}); start one that listens there, or name its port with --mlagents-port"
             ) from error
         first = UnityMessage.FromString(reply).unity_input.rl_initialization_input
-        self._handle(self._exchange(empty()))  # its command has no listener yet: the scene begins anyway
+        self._handle(self._exchange(empty()))  # its command has no listener yet: the scene starts anyway
         seed, self._new_seed = first.seed if self._new_seed is None else self._new_seed, None
         return seed, first.num_areas
 

@@ -31,7 +31,7 @@ _BLOCKS = slice(_AGENTS, _AGENTS + len(_EDGES))
 _GOAL = _NAMES.index("goal")
 _AWAY = 1000.0  # m; where blocks are that have been scored
 _VIEW = 10.0  # m that the middle of the grid is ahead of the agent
-_CLEARANCE = 1.5  # m around a place to begin
+_CLEARANCE = 1.5  # m around a place to start
 _MAX_TICKS = 5000
 _COST = 0.5 / _MAX_TICKS
 
@@ -81,12 +81,12 @@ class CooperativePushBlock(Scene):
             ],
             SEVEN_MOVES,
             act=lambda rows: self.walkers.move(rows, self.agents.discrete[rows, 0]),
-            begin_episode=lambda _: None,  # areas begin again as a whole
+            start_episode=lambda _: None,  # areas start again as a whole
             decision_period=5,
         )
         self.agents.group_id[:] = np.repeat([academy.new_group() for _ in range(areas)], _AGENTS)
         shapes.center[::2, :, : _BLOCKS.stop] = _AWAY
-        self._begin(np.arange(areas))
+        self._start(np.arange(areas))
 
     def _set_gravity(self, value: float) -> None:
         self.bodies.gravity = value
@@ -95,7 +95,7 @@ class CooperativePushBlock(Scene):
         area, position, yaw = self.walkers.pose(rows)
         return Pose(area, position + _VIEW * np.stack([np.sin(yaw), np.zeros(len(rows)), np.cos(yaw)]), yaw)
 
-    def _begin(self, areas: Array) -> None:
+    def _start(self, areas: Array) -> None:
         """Place agents, then blocks, in areas (int, k) and count their ticks from zero."""
         rng, shapes = self.academy.rng, self.shapes
         for column in range(_BLOCKS.stop):
@@ -110,12 +110,12 @@ class CooperativePushBlock(Scene):
         if len(areas):
             members = (areas[:, np.newaxis] * _AGENTS + np.arange(_AGENTS)).reshape(-1)
             self.agents.end_episode(members, interrupted)
-            self._begin(areas)
+            self._start(areas)
 
     def after_step(self) -> None:
         self.ticks += 1
         self._end(np.flatnonzero(self.ticks >= _MAX_TICKS), interrupted=True)
-        self.agents.group_reward -= _COST  # of the new episode, where one has just begun
+        self.agents.group_reward -= _COST  # of the new episode, where one has just started
 
     def simulate(self) -> None:
         shapes = self.shapes

@@ -39,7 +39,7 @@ _DRAGON, _TOMBSTONE, _FOOT, _LOCK, _PORTAL, _KEY, _DRAGON_KEY = (
     for name in ("dragon", "tombstone", "foot of tombstone", "lock", "portal", "key", "key on dragon")
 )
 _AWAY = 1000.0  # m; where things are that are not there
-_CLEARANCE = 2.5  # m around a place to begin
+_CLEARANCE = 2.5  # m around a place to start
 _MAX_TICKS = 15000
 _DRAGON_START = 8.0  # m from the middle
 _DRAGON_SPEEDS = 1.0, 7.0  # m/s
@@ -56,7 +56,7 @@ class DungeonEscape(Scene):
 
     State: `shapes` and `bodies`; `has_key` (bool, areas × agents), `dragon_speed` (m/s) and `ticks` (areas). A platform
     is kept as seen from above with its door at the top (+z) and its portal in the lower right corner. Unity turns it by
-    right angles, but not the place of the dragon, which therefore begins in one of four places.
+    right angles, but not the place of the dragon, which therefore starts in one of four places.
     """
 
     default_areas = 12
@@ -91,12 +91,12 @@ class DungeonEscape(Scene):
             ],
             SEVEN_MOVES,
             act=lambda rows: self.walkers.move(rows, self.agents.discrete[rows, 0]),
-            begin_episode=self._begin_episode,
+            start_episode=self._start_episode,
             decision_period=5,
         )
         self._groups = np.repeat([academy.new_group() for _ in range(areas)], _AGENTS)
         self.agents.group_id[:] = self._groups
-        self._begin(np.arange(areas))
+        self._start(np.arange(areas))
 
     def _set_gravity(self, value: float) -> None:
         self.bodies.gravity = value
@@ -131,10 +131,10 @@ class DungeonEscape(Scene):
         shapes.visible[areas, thing] = False
         shapes.center[::2, areas, thing] = _AWAY + 10 * np.asarray(thing)  # not upon each other
 
-    def _begin_episode(self, rows: Array) -> None:
+    def _start_episode(self, rows: Array) -> None:
         self.has_key[self.walkers.place(rows)] = False
 
-    def _begin(self, areas: Array) -> None:
+    def _start(self, areas: Array) -> None:
         """Place agents, bring the dead back, and let a dragon set out, in areas (int, k)."""
         rng, shapes, n = self.academy.rng, self.shapes, len(areas)
         for column in range(_AGENTS):
@@ -166,7 +166,7 @@ class DungeonEscape(Scene):
     def _end(self, areas: Array, interrupted: bool = False) -> None:
         members = self._members(areas)
         self.agents.end_episode(members[self.agents.enabled[members]], interrupted)
-        self._begin(areas)
+        self._start(areas)
 
     def _walk_dragons(self, time: float) -> None:
         """Let dragons go straight to their portals, where they look, with their keys before them."""

@@ -91,7 +91,7 @@ class FoodCollector(Scene):
             self.sensors(),
             ActionSpec(3, (2,)),
             act=self._act,
-            begin_episode=self._begin_episode,
+            start_episode=self._start_episode,
             decision_period=5,
             max_step=5000,
         )
@@ -126,7 +126,7 @@ class FoodCollector(Scene):
         x, z = self.academy.rng.uniform(-_SPAWN, _SPAWN, (2, len(area)))
         self.food[:, area, food] = x, np.full(len(area), height), z
 
-    def _begin_episode(self, rows: Array) -> None:
+    def _start_episode(self, rows: Array) -> None:
         rng, n = self.academy.rng, len(rows)
         place = area, slot = self._area[rows], self._slot[rows]
         self.shapes.tag[place] = self._tag_of_agent

@@ -159,7 +159,7 @@ class GridWorld(Scene):
             ],
             ActionSpec(0, (len(_MOVES),)),
             act=lambda rows: self._act(agents, rows, areas[rows]),
-            begin_episode=lambda rows: self._begin_episode(areas[rows]),
+            start_episode=lambda rows: self._start_episode(areas[rows]),
             read_mask=lambda rows: self._forbidden(areas[rows]),
             max_step=_MAX_STEP,
         )
@@ -195,7 +195,7 @@ class GridWorld(Scene):
         if len(ended):
             agents.end_episode(ended)
 
-    def _begin_episode(self, areas: Array) -> None:
+    def _start_episode(self, areas: Array) -> None:
         parameters, rng = self.academy.parameters, self.academy.rng
         names = {"gridSize": 5, "numPlusGoals": 1, "numExGoals": 1}
         drawn = np.stack([parameters.column(name, default, len(areas)) for name, default in names.items()], axis=1)

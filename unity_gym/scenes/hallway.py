@@ -69,7 +69,7 @@ class Hallway(Scene):
             self._sensors(),
             ActionSpec(0, (len(_MOVES),)),
             act=self._act,
-            begin_episode=self._begin_episode,
+            start_episode=self._start_episode,
             decision_period=6,
             max_step=_MAX_STEP,
         )
@@ -93,7 +93,7 @@ class Hallway(Scene):
     def _observe(self, rows: Array) -> Array:
         return self.agents.step_count[rows, np.newaxis] / _MAX_STEP
 
-    def _begin_episode(self, rows: Array) -> None:
+    def _start_episode(self, rows: Array) -> None:
         rng, shapes, n = self.academy.rng, self.shapes, len(rows)
         self.symbol[rows] = shown = rng.integers(2, size=n)
         shapes.center[1, rows, _SYMBOL] = 2 - _AWAY

@@ -242,14 +242,14 @@ class Match3(Scene):
 
     default_areas = 12
     behaviors: ClassVar = (*[_VECTOR] * 4, *[_VISUAL] * 4, *[_HEURISTICS[0]] * 2, *[_HEURISTICS[1]] * 2)
-    """Of the first boards; those that follow begin again at the front."""
+    """Of the first boards; those that follow start again at the front."""
 
     def __init__(self, academy: Academy, areas: int) -> None:
         super().__init__(academy, areas)
         self.boards = Boards(areas, academy.rng)
         self.valid = np.zeros((areas, MOVES), bool)
         self.moves = np.zeros(areas, np.int64)
-        self._has_begun = False
+        self._has_started = False
         names = np.resize(self.behaviors, areas)
         self.kinds = [self._agents(name, np.flatnonzero(names == name)) for name in dict.fromkeys(names.tolist())]
 
@@ -266,7 +266,7 @@ class Match3(Scene):
             ],
             ActionSpec(0, (MOVES,)),
             act=lambda rows: self._act(boards[rows], greedy(boards[rows]) if greedy else agents.discrete[rows, 0]),
-            begin_episode=lambda rows: self._begin_episode(boards[rows]),
+            start_episode=lambda rows: self._start_episode(boards[rows]),
             read_mask=lambda rows: ~self.valid[boards[rows]],
         )
         return agents, boards
@@ -288,7 +288,7 @@ class Match3(Scene):
 
     def before_step(self) -> None:
         """Settle the boards, pay for it, and ask for the next moves. The 500th request ends the episode instead."""
-        if not self._has_begun:
+        if not self._has_started:
             return  # the boards are laid out in the academy's first step
         every = np.arange(self.areas)
         points = self.boards.resolve(every)
@@ -318,8 +318,8 @@ class Match3(Scene):
         moves: Array = np.where(best, self.academy.rng.random(best.shape), -1).argmax(axis=1)
         return moves
 
-    def _begin_episode(self, boards: Array) -> None:
-        self._has_begun = True
+    def _start_episode(self, boards: Array) -> None:
+        self._has_started = True
         self.moves[boards] = 0
         rows, columns = (self._draw_size(*size, len(boards)) for size in (("minRows", ROWS), ("minColumns", COLUMNS)))
         self.boards.lay_out(boards, rows, columns)

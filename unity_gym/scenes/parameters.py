@@ -30,7 +30,7 @@ class Sampler:
         self.restart()
 
     def restart(self) -> None:
-        """Begin the random stream again."""
+        """Start the random stream again."""
         self._rng = np.random.default_rng(self._seed & 0xFFFFFFFF)
 
     def draw(self, count: int) -> Array:
@@ -45,7 +45,7 @@ class Sampler:
 
 
 class EnvironmentParameters:
-    """What scenes read as they build themselves and begin episodes. A sampler draws again at each read."""
+    """What scenes read as they build themselves and start episodes. A sampler draws again at each read."""
 
     def __init__(self) -> None:
         self._known: dict[str, float | Sampler] = {}
@@ -69,7 +69,7 @@ class EnvironmentParameters:
             changed(known)
 
     def restart(self) -> None:
-        """Begin the samplers' random streams again and forget who watches, for a scene that is built from scratch."""
+        """Start the samplers' random streams again and forget who watches, for a scene that is built from scratch."""
         self._watchers.clear()
         for known in self._known.values():
             if isinstance(known, Sampler):

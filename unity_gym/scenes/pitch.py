@@ -52,7 +52,7 @@ class Pitch:
     """The state of the pitches of all areas, in arrays.
 
     `position` and `velocity` (2: x and z, areas, players and last the ball), `rolling` (2, areas: the speed at which
-    the ball turns), `struck` (bool, areas × players): who has begun to touch the ball in the last tick, and `in_goal`
+    the ball turns), `struck` (bool, areas × players): who has started to touch the ball in the last tick, and `in_goal`
     (bool, areas × 2: the goals at -x and at +x): whether the ball touches the floor of a goal.
 
     :param position: Positions, which a tick changes.
@@ -88,7 +88,7 @@ class Pitch:
     def simulate(self) -> bool:
         """One tick.
 
-        :return: Whether anyone has begun to touch a ball, or a ball is in a goal.
+        :return: Whether anyone has started to touch a ball, or a ball is in a goal.
         """
         discs = _Discs(self.position, self.velocity, self.rolling)
         contacts = _Contacts(self._first, self._second, self._touching, self._normal)
@@ -135,9 +135,9 @@ def _simulate(discs: _Discs, contacts: _Contacts, struck: Array, in_goal: Array,
                     position[axis, area, disc] += velocity[axis, area, disc] * _STEP
         for pair in range(len(touches)):
             if contacts.second[pair] == ball:
-                began = touches[pair] and not contacts.touching[area, pair]
-                struck[area, contacts.first[pair]] = began
-                eventful |= began
+                started = touches[pair] and not contacts.touching[area, pair]
+                struck[area, contacts.first[pair]] = started
+                eventful |= started
             contacts.touching[area, pair] = touches[pair]
         x, z = position[0, area, ball], position[1, area, ball]
         reach = sqrt((BALL_RADIUS + CONTACT_DISTANCE) ** 2 - BALL_HEIGHT**2)

@@ -19,7 +19,7 @@ _MAX_STEP = 5000
 _JUMP = 20.0  # m/s
 _JUMP_PAUSE, _JUMP_TIME = 3.0, 0.5  # s
 _PRESS = 60.0  # m/s² downwards
-_CLEARANCE = 2.5  # m around a place to begin
+_CLEARANCE = 2.5  # m around a place to start
 
 
 class PushBlock(Scene):
@@ -63,7 +63,7 @@ class PushBlock(Scene):
             self._sensors(),
             self._actions(),
             act=self._act,
-            begin_episode=self._begin_episode,
+            start_episode=self._start_episode,
             decision_period=5,
             max_step=_MAX_STEP,
         )
@@ -94,7 +94,7 @@ class PushBlock(Scene):
             for name, height in (("OffsetRayPerceptionSensor", 1.5), ("RayPerceptionSensor", 0.0))
         ]
 
-    def _begin_episode(self, rows: Array) -> None:
+    def _start_episode(self, rows: Array) -> None:
         parameters = self.academy.parameters
         n = len(rows)
         for kind, name in enumerate(("static_friction", "dynamic_friction")):

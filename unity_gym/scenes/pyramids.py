@@ -25,7 +25,7 @@ _AGENT_MASS = 25.0  # kg
 # Bricks weigh 2 kg in Unity. These never turn and so jam less: 6 kg slow an agent as in Unity's demonstration.
 _BRICK_MASS = 6.0
 _HALF = 0.5  # m, half of an edge of an agent and of a brick
-_DROP = 2.0  # m, height at which agents begin
+_DROP = 2.0  # m, height at which agents start
 
 _ZONES = np.array([(x, z) for z in (-30.0, 0.0, 30.0) for x in (-30.0, 0.0, 30.0)])
 _ZONE_SPREAD = 25 / 2.1  # m around the middle of a zone where things may be
@@ -120,7 +120,7 @@ class Pyramids(Scene):
             self._sensors(),
             ActionSpec(0, (len(_MOVES),)),
             act=self._act,
-            begin_episode=self._begin_episode,
+            start_episode=self._start_episode,
             decision_period=5,
             max_step=_MAX_STEP,
         )
@@ -156,7 +156,7 @@ class Pyramids(Scene):
         spread = self.academy.rng.uniform(-_ZONE_SPREAD, _ZONE_SPREAD, (len(rows), 2))
         return np.asarray((_ZONES[self._zones[rows, part]] + spread).T)
 
-    def _begin_episode(self, rows: Array) -> None:
+    def _start_episode(self, rows: Array) -> None:
         rng, shapes, n = self.academy.rng, self.shapes, len(rows)
         self._zones[rows] = rng.permuted(np.tile(np.arange(len(_ZONES)), (n, 1)), axis=1)
         shapes.center[::2, rows, _AGENT] = self._places(rows, 0)

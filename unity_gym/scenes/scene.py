@@ -29,7 +29,7 @@ class Scene(ABC):
         """Return an image of an area as it is now, uint8 (height, width, 3); `drawing.py` is there for it."""
 
     def reset_environment(self) -> None:  # noqa: B027
-        """At every full reset, also the first, before the agents' episodes begin (`OnEnvironmentReset`)."""
+        """At every full reset, also the first, before the agents' episodes start (`OnEnvironmentReset`)."""
 
     def before_step(self) -> None:  # noqa: B027
         """Before the academy's step: the `FixedUpdate` of agents, where some request their own decisions."""

@@ -23,9 +23,9 @@ from unity_gym.specs import ActionSpec, Array
 _SPEED = 2.0  # m/s that a push of 1 adds in a tick
 _TURN = float(np.radians(2))  # per tick
 _SIGNS = np.array([0.0, 1.0, -1.0])  # of the choices of a branch: nothing, one way, the other
-_START = 5.0  # m; players begin up to so far before or behind their places
+_START = 5.0  # m; players start up to so far before or behind their places
 _BALL_START = 2.5  # m from the middle, along either axis
-_LOOKING = np.radians([80, 100])  # yaw at the beginning, to the other side's goal
+_LOOKING = np.radians([80, 100])  # yaw at the start, to the other side's goal
 _MAX_TICKS = 5000
 _TOUCH = 0.2  # of the parameter ball_touch, for a touch
 _RAY_HEIGHT = 0.5  # m above the players' centers
@@ -50,7 +50,7 @@ class Fan(NamedTuple):
 class Team(NamedTuple):
     """The properties of the players of a team.
 
-    Speeds are in pushes of 2 m/s a tick; `existence` is the pay for each tick; `places` where they begin (x, z),
+    Speeds are in pushes of 2 m/s a tick; `existence` is the pay for each tick; `places` where they start (x, z),
     to some meters along x.
     """
 
@@ -86,7 +86,7 @@ class Soccer(Scene):
         self.ticks = np.zeros(areas, np.int64)
         self._power = np.zeros((areas, self._ball), bool)  # whether a touch of the ball kicks it
         self._touch_pay = np.zeros((areas, self._ball))
-        self._has_begun = False
+        self._has_started = False
         # Unity's order of the teams is not known. PettingZoo's api_test fails where the first agent sees a dict and
         # another one does not, so the goalie, who has one sensor, comes first.
         purple, blue = self._agents(1), self._agents(0)
@@ -95,7 +95,7 @@ class Soccer(Scene):
             for agents, number in zip(self.agents, numbers, strict=True):
                 agents.group_id[area * number : (area + 1) * number] = academy.new_group()
         academy.parameters.watch("gravity", self._set_gravity)
-        self._begin(np.arange(areas))
+        self._start(np.arange(areas))
 
     def _set_gravity(self, value: float) -> None:
         self.pitch.gravity = value
@@ -166,15 +166,15 @@ class Soccer(Scene):
             sensors,
             ActionSpec(0, (3, 3, 3)),
             act=lambda rows: self._act(index, rows),
-            begin_episode=lambda rows: self._begin_episode(*place(rows)),
+            start_episode=lambda rows: self._start_episode(*place(rows)),
             team=index,
             decision_period=5,
         )
 
-    def _begin_episode(self, area: Array, column: Array) -> None:
+    def _start_episode(self, area: Array, column: Array) -> None:
         self._touch_pay[area, column] = _TOUCH * self.academy.parameters.column("ball_touch", 0, len(area))
 
-    def _begin(self, areas: Array) -> None:
+    def _start(self, areas: Array) -> None:
         """Place players and balls in areas (int, k) and count their ticks from zero."""
         rng, shapes, n = self.academy.rng, self.shapes, len(areas)
         for team, columns, sign in zip(self.teams, self._columns, (1, -1), strict=True):
@@ -207,7 +207,7 @@ class Soccer(Scene):
             number = len(self.teams[index].places)
             members = (areas[:, np.newaxis] * number + np.arange(number)).reshape(-1)
             self.agents[index].end_episode(members, interrupted)
-        self._begin(areas)
+        self._start(areas)
 
     def simulate(self) -> None:
         if not self.pitch.simulate():

@@ -72,7 +72,7 @@ class Sorter(Scene):
             self._sensors(),
             ActionSpec(0, (3, 3, 3)),
             act=self._act,
-            begin_episode=self._begin_episode,
+            start_episode=self._start_episode,
             decision_period=5,
             max_step=_MAX_STEP,
         )
@@ -113,7 +113,7 @@ class Sorter(Scene):
         yaw = self.shapes.yaw[rows, _AGENT]
         return np.stack([x, z, np.sin(yaw), np.cos(yaw)], axis=1)
 
-    def _begin_episode(self, rows: Array) -> None:
+    def _start_episode(self, rows: Array) -> None:
         rng, shapes, n = self.academy.rng, self.shapes, len(rows)
         most = np.clip(self.academy.parameters.column("num_tiles", _TILES, n), 1, _TILES).astype(int)
         count = rng.integers(1, most, endpoint=True)[:, np.newaxis]

@@ -189,7 +189,7 @@ class ThreeDBall(Scene):
             self.sensors(),
             ActionSpec(2, ()),
             act=self._act,
-            begin_episode=self._begin_episode,
+            start_episode=self._start_episode,
             decision_period=5,
             max_step=5000,
         )
@@ -205,7 +205,7 @@ class ThreeDBall(Scene):
         observations: Array = np.concatenate([self.rotation[3:0:-2], self.offset, self.velocity])[:, rows].T
         return observations
 
-    def _begin_episode(self, rows: Array) -> None:
+    def _start_episode(self, rows: Array) -> None:
         rng, n = self.academy.rng, len(rows)
         about_x, about_z = np.radians(rng.uniform(-5, 5, (2, n)))
         _tilt(self.rotation, rows, about_x, about_z)

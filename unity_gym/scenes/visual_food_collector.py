@@ -79,8 +79,8 @@ class VisualFoodCollector(FoodCollector):
         frozen: Array = self.shapes.tag[self._area[rows], self._slot[rows], np.newaxis] == self._tag_of_frozen
         return frozen
 
-    def _begin_episode(self, rows: Array) -> None:
-        super()._begin_episode(rows)
+    def _start_episode(self, rows: Array) -> None:
+        super()._start_episode(rows)
         place = self._area[rows], self._slot[rows]
         self.good_until[place] = self.bad_until[place] = 0
         self.laser_scale[place] = self.academy.parameters.column("laser_length", 1, len(rows))

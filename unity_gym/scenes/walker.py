@@ -202,14 +202,14 @@ class Walker(ArticulatedScene):
         """Return the goal and all parts."""
         return [VectorSensor("VectorSensor_size243", 243, self._observe)]
 
-    def _begin_episode(self, rows: Array) -> None:
+    def _start_episode(self, rows: Array) -> None:
         read = self.academy.parameters.column
         masses = np.stack([read(name, _MASS, len(rows)) for name in _MASS_PARAMETERS.values()], axis=1)
         changed = (masses != self._masses[rows]).any(axis=1)
         if changed.any():
             self._masses[rows] = masses
             self.bodies.set_masses(rows[changed], list(_MASS_PARAMETERS), masses[changed])
-        super()._begin_episode(rows)
+        super()._start_episode(rows)
 
     def _act(self, rows: Array) -> None:
         actions = self.agents.continuous[rows].astype(np.float64)

@@ -39,8 +39,8 @@ class WallJump(Scene):
     """24 areas with an agent and a block each. Each tick costs 0.0005; the goal pays 1, a fall off the platform -1.
 
     An episode has no wall (1 of 5), a low one (1 of 5) or a high one, and with the last one the agent has the behavior
-    BigWallJump instead of SmallWallJump. An ended episode belongs to the behavior that it began with. Unity draws
-    the first episodes' walls twice and reports ends of episodes without a start; here they begin with the wall they
+    BigWallJump instead of SmallWallJump. An ended episode belongs to the behavior that it started with. Unity draws
+    the first episodes' walls twice and reports ends of episodes without a start; here they start with the wall they
     keep.
     """
 
@@ -70,7 +70,7 @@ class WallJump(Scene):
         self._jump_left = np.zeros(areas, np.float32)  # s
         self._jump_start = np.zeros(areas)  # height of the agent, m
         self._new_wall = np.full(areas, -1)
-        self._has_begun = False
+        self._has_started = False
         self.agents = Agents(
             academy,
             areas,
@@ -78,7 +78,7 @@ class WallJump(Scene):
             self._sensors(),
             ActionSpec(0, (3, 3, 3, 2)),
             act=self._act,
-            begin_episode=self._begin_episode,
+            start_episode=self._start_episode,
             decision_period=5,
             max_step=2000,
         )
@@ -110,7 +110,7 @@ class WallJump(Scene):
     def _observe(self, rows: Array) -> Array:
         return _observe(rows, self.shapes.center, self.shapes.half)
 
-    def _begin_episode(self, rows: Array) -> None:
+    def _start_episode(self, rows: Array) -> None:
         rng, n = self.academy.rng, len(rows)
         self._place_block(rows)
         center = self.shapes.center
@@ -119,8 +119,8 @@ class WallJump(Scene):
         center[2, rows, _AGENT] = -12
         self.bodies.velocity[:, rows, _AGENT] = 0
         self._new_wall[rows] = np.minimum(rng.integers(5, size=n), _HIGH_WALL)
-        if not self._has_begun:
-            self._has_begun = True
+        if not self._has_started:
+            self._has_started = True
             self.before_step()
 
     def _place_block(self, rows: Array) -> None:

@@ -42,7 +42,7 @@ class EnvironmentParametersChannel(OutgoingChannel):
         :raises InvalidValueError: If the value is no finite number
         """
         self.check({key: value})
-        message = self._begin(key, _VALUE)
+        message = self._start(key, _VALUE)
         message.write_float32(value)
         self._send(key, message)
 
@@ -58,14 +58,14 @@ class EnvironmentParametersChannel(OutgoingChannel):
         self, key: str, intervals: Sequence[tuple[float, float]], seed: int
     ) -> None:
         """Let the player draw `key` uniformly from a union of intervals."""
-        message = self._begin(key, _SAMPLER)
+        message = self._start(key, _SAMPLER)
         message.write_int32(seed)
         message.write_int32(_MULTI_RANGE)
         message.write_float32_list([bound for interval in intervals for bound in interval])
         self._send(key, message)
 
     def _send_pair(self, key: str, seed: int, kind: int, first: float, second: float) -> None:
-        message = self._begin(key, _SAMPLER)
+        message = self._start(key, _SAMPLER)
         message.write_int32(seed)
         message.write_int32(kind)
         message.write_float32(first)
@@ -77,7 +77,7 @@ class EnvironmentParametersChannel(OutgoingChannel):
         self.queue_message_to_send(message)
 
     @staticmethod
-    def _begin(key: str, kind: int) -> OutgoingMessage:
+    def _start(key: str, kind: int) -> OutgoingMessage:
         message = OutgoingMessage()
         message.write_string(key)
         message.write_int32(kind)

@@ -9,7 +9,7 @@ from unity_gym.errors import InvalidValueError, ProtocolError
 
 
 class IncomingMessage:
-    """Reads a payload from its beginning to its end.
+    """Reads a payload from its start to its end.
 
     :raises ProtocolError: (every `read_…`) the payload ends too early
     """

@@ -195,7 +195,7 @@ class BehaviorDecoder:
         sent, count = list(map(_OBSERVATIONS, infos)), len(self._sensors)
         if set(map(len, sent)) != {count}:
             raise ProtocolError(
-                f"behavior {self.name!r} began with {count} sensors per agent; now its agents sent "
+                f"behavior {self.name!r} started with {count} sensors per agent; now its agents sent "
                 f"{sorted(set(map(len, sent)))}: sensors may not come or go while the player runs"
             )
         observations = list(chain.from_iterable(sent))
@@ -284,7 +284,7 @@ class _VectorDecoder:
         numbers = self._numbers(sent)
         shapes = {tuple(observation.shape) for observation in sent}
         if shapes != {self._shape}:
-            raise ValueError(f"the sensor began with the shape {self._shape}; now agents sent {sorted(shapes)}")
+            raise ValueError(f"the sensor started with the shape {self._shape}; now agents sent {sorted(shapes)}")
         return np.frombuffer(bytearray().join(numbers), "<f4").reshape(len(sent), *self._shape)
 
     def _numbers(self, sent: Sequence[Any]) -> list[bytes]:

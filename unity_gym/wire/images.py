@@ -92,7 +92,7 @@ class ImageDecoder:
         images = None if any(compressed) else self._from_floats(list(map(_FLOATS, sent)))
         if any(tuple(shape) != self._declared for shape in map(_SHAPE, sent)):
             shapes = sorted(set(map(tuple, map(_SHAPE, sent))))
-            raise ValueError(f"the sensor began with the shape {self._declared}; now agents sent {shapes}")
+            raise ValueError(f"the sensor started with the shape {self._declared}; now agents sent {shapes}")
         if images is not None:
             return images, False
         mappings = set(map(tuple, map(_MAPPING, sent)))

@@ -45,7 +45,7 @@ def split_pngs(data: bytes, height: int, width: int) -> list[Png]:
     at = 0
     while at < len(data) or not pngs:
         if not data.startswith(SIGNATURE, at):
-            raise ValueError(f"{len(data)} bytes of image data that do not begin as a PNG at byte {at}")
+            raise ValueError(f"{len(data)} bytes of image data that do not start as a PNG at byte {at}")
         at += len(SIGNATURE)
         samples, streams, kind = 0, [], b""
         while kind != b"IEND":

@@ -88,7 +88,7 @@ class ArticulatedScene(Scene):
             self.sensors(),
             ActionSpec(self.action_size, ()),
             act=self._act,
-            begin_episode=self._begin_episode,
+            start_episode=self._start_episode,
             decision_period=PERIOD,
             repeat_actions=False,
             max_step=_MAX_STEP,
@@ -119,7 +119,7 @@ class ArticulatedScene(Scene):
         self.strength[rows] = strength
         self.bodies.drive(rows, self.angles[rows], strength)
 
-    def _begin_episode(self, rows: Array) -> None:
+    def _start_episode(self, rows: Array) -> None:
         rng, n = self.academy.rng, len(rows)
         self.bodies.put(rows, np.asarray(self.start), about_y(np.radians(rng.uniform(0, 360, n))))
         self.touching[rows] = False

@@ -113,8 +113,8 @@ def _cast_spheres(
     shares, things = np.empty(len(area)), np.empty(len(area), np.int64)
     scenery = Scenery(center, half, rounding, yaw, visible)
     for k in range(len(area)):
-        begin, way = (start[0, k], start[1, k], start[2, k]), (path[0, k], path[1, k], path[2, k])
-        shares[k], things[k] = first_hit(scenery, area[k], begin, way, radius)
+        origin, way = (start[0, k], start[1, k], start[2, k]), (path[0, k], path[1, k], path[2, k])
+        shares[k], things[k] = first_hit(scenery, area[k], origin, way, radius)
     return shares, things
 
 
@@ -143,11 +143,11 @@ def _cast_fans(
     """
     scenery = Scenery(center, half, rounding, yaw, visible)
     for k in range(len(area)):
-        begin = start[0, k], start[1, k], start[2, k]
+        origin = start[0, k], start[1, k], start[2, k]
         for ray in range(len(turns)):
             turn = heading[k] + turns[ray]
             seen = observation[k, ray]
-            share, thing = first_hit(scenery, area[k], begin, (length * sin(turn), rise, length * cos(turn)), radius)
+            share, thing = first_hit(scenery, area[k], origin, (length * sin(turn), rise, length * cos(turn)), radius)
             if thing < 0:
                 seen[-2:] = 1
             else:
