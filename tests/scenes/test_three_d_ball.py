@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stand_ins.in_process_scene import held_scene
 from stand_ins.raw_client import continuous, parameter
+from unity_gym.scenes.three_d_ball import ThreeDBall
 
 BALL = "3DBall?team=0"
 POLICY = Path(__file__).resolve().parents[2] / "../shared/unity/models/3DBall.onnx"
@@ -156,3 +158,17 @@ def test_the_hard_version_sees_the_last_nine_offsets_and_tilts_and_no_velocity(l
         assert offsets[25] == 4
         assert later_offsets[21:24].tolist() == offsets[24:].tolist()
         assert later_tilts[14:16].tolist() == tilts[16:].tolist()
+
+
+def test_the_picture_is_in_perspective_and_a_ball_that_is_nearer_looks_larger() -> None:
+    with held_scene(ThreeDBall) as (_, scene):
+        sizes = []
+        for z in (2.0, -2.0):  # the camera looks along z
+            scene.offset[:, 0] = 0, 3, z
+            image = scene.render(0)
+            assert image.shape == (320, 480, 3)
+            red, blue = image[..., 0].astype(int), image[..., 2].astype(int)
+            sizes.append(np.count_nonzero(red > blue + 60))  # the orange ball
+        platform = np.count_nonzero(blue > red + 60)
+        assert sizes[1] > 1.4 * sizes[0] > 0
+        assert 0.1 < platform / image[..., 0].size < 0.4

@@ -12,8 +12,9 @@ import numpy as np
 
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
-from unity_gym.scenes.drawing import BACKGROUND, BLUE, ORANGE, WHITE, Canvas
+from unity_gym.scenes.drawing import BLUE, ORANGE
 from unity_gym.scenes.kernels import inner_kernel, kernel
+from unity_gym.scenes.perspective import Solids, follow, photograph
 from unity_gym.scenes.scene import Scene
 from unity_gym.scenes.sensors import Sensor, StackingSensor, VectorSensor
 from unity_gym.specs import ActionSpec, Array
@@ -29,6 +30,7 @@ _ROLLING = 1 / (1 + 1 / _SPHERE_INERTIA)  # the share of the slip whose removal 
 _ANGULAR_DRAG = 0.01  # 1/s
 _CONTACT_OFFSET = 0.02  # m; surfaces that are nearer get a contact (0.01 m for each)
 _DEPENETRATION = 10 * _TICK  # m a tick
+_CAMERA = follow(np.array([0, 0.8, 0]), np.array([0.35, 0, 1]), distance=9.5, height=5)
 
 
 _Vector = tuple[float, float, float]
@@ -226,18 +228,13 @@ class ThreeDBall(Scene):
             agents.end_episode(lost)
 
     def render(self, area: int) -> Array:
-        """Return the platform and its ball from the side, along z, and to the right of it, smaller, along x."""
-        rotation = self.rotation[:, area]
-        axes = np.array(_rotation_matrix(tuple(rotation)))
-        ball, radius = self.offset[:, area], self.radius[area]
-        views = []
-        for across, reach, pixels, color in ((0, 5.0, 320, BACKGROUND), (2, 10.0, 160, WHITE)):
-            canvas = Canvas(-5, 1 - reach, 5, 1 + reach, pixels, color)
-            angle = np.arctan2(axes[1, across], axes[across, across])
-            canvas.rectangle(0, 0, _HALF_PLATFORM, _HALF_PLATFORM, BLUE, angle)
-            canvas.disc(ball[across], ball[1], radius, ORANGE)
-            views.append(canvas.image)
-        return np.concatenate(views, axis=1)
+        """Return the platform and its ball in perspective, seen from a little above."""
+        w, x, y, z = self.rotation[:, area]
+        solids = Solids(2)
+        half = (_HALF_PLATFORM,) * 3
+        solids.put(0, (0, 0, 0), BLUE, half, rotation=np.array([x, y, z, w]))
+        solids.put(1, self.offset[:, area], ORANGE, radius=self.radius[area])
+        return photograph(solids, _CAMERA)
 
     def simulate(self) -> None:
         _roll(self.rotation, self.offset, self.velocity, self.spin, self.radius, self.gravity)
