@@ -9,7 +9,9 @@ import mujoco
 import numpy as np
 import pytest
 
+from unity_gym.errors import PlayerError
 from unity_gym.scenes import crawler, walker, worm
+from unity_gym.scenes.articulated import contacts
 from unity_gym.scenes.articulated.physics import ArticulatedBodies
 from unity_gym.scenes.articulated.skeleton import (
     GRAVITY,
@@ -21,6 +23,7 @@ from unity_gym.scenes.articulated.skeleton import (
     Skeleton,
     capsule,
     driven_part,
+    sphere,
 )
 from unity_gym.scenes.rotations import about_y
 from unity_gym.specs import Array
@@ -187,7 +190,7 @@ def test_what_is_computed_ahead_is_what_is_computed_tick_by_tick() -> None:
             if (decision, left) == (5, 2):
                 for bodies in (ahead, stepwise):
                     bodies.place_target(np.array([2]), np.array([[4.0, 2, 1]]))
-            assert ahead.target == pytest.approx(stepwise.target)
+            assert ahead.target == pytest.approx(stepwise.target, abs=1e-6)
     assert ahead.state == pytest.approx(stepwise.state, abs=1e-6)
 
 
@@ -215,6 +218,25 @@ def test_a_target_that_rests_far_away_is_held_and_the_body_moves_as_if_it_were_n
     for _ in range(60):
         holding.step(1)
     assert holding.target[0, 2] > at_rest[2] + 0.5
+
+
+@pytest.mark.parametrize(("speculative", "deepest"), [(True, 0.01), (False, 0.04)])
+def test_a_speculative_contact_stops_a_fast_part_at_the_ground(speculative: bool, deepest: float) -> None:
+    ball = Part("ball", sphere(0.15), mass=1, center=(0, 2.65, 0))
+    bodies = ArticulatedBodies(Skeleton((ball,), HARD, speculative), 1, 5)
+    bodies.place_target(ALL, np.array([[20.0, 1, 0]]))
+    heights = []
+    for _ in range(60):  # it falls to 7.7 m/s
+        bodies.step(1)
+        heights.append(bodies.position[0, 0, 1] - GROUND - 0.15)
+    assert min(heights) == pytest.approx(-deepest, abs=8e-3)
+    assert heights[-1] == pytest.approx(0, abs=3e-3)  # it rests on the surface, not at the margin
+
+
+def test_another_layout_of_mujocos_data_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contacts, "_matches_description", lambda: False)
+    with pytest.raises(PlayerError, match=r"MuJoCo .* does not keep its contacts .*: install another release"):
+        ArticulatedBodies(crawler.SKELETON, 1, 5)
 
 
 def test_a_missing_mujoco_is_one_error_that_names_the_extra() -> None:

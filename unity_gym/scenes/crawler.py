@@ -65,6 +65,7 @@ def _legs() -> list[Part]:
 SKELETON = Skeleton(
     (Part("body", sphere(0.5), mass=20, center=_START), *_legs()),
     Drive(spring=40000, damper=5000, max_force=20000, rigid=True),
+    speculative=True,
 )
 _HINGES_OF_A_LEG = 3  # two of the leg, one of the foreleg
 _UPPER, _LOWER = slice(2 * _LEGS), slice(2 * _LEGS, 3 * _LEGS)  # actions: angles
@@ -81,7 +82,6 @@ class Crawler(ArticulatedScene):
     speeds = 0.1, 15.0
     may_land = tuple(f"foreleg{leg}" for leg in range(_LEGS))
     finders = tuple((part.name, part.shape) for part in SKELETON.parts)
-    looks_ahead = True
     action_size = 20
 
     def sensors(self) -> list[Sensor]:

@@ -129,6 +129,7 @@ def _trunk() -> list[Part]:
 SKELETON = Skeleton(
     (*_trunk(), *_leg("L", -0.4), *_leg("R", 0.4), *_arm("L", -1), *_arm("R", 1)),
     Drive(spring=40000, damper=5000, max_force=20000, rigid=True),
+    speculative=True,
 )
 _HIPS_PART, _HEAD_PART = SKELETON.names.index("hips"), SKELETON.names.index("head")
 _WITHOUT_JOINT = ("hips", "handL", "handR")
@@ -191,7 +192,6 @@ class Walker(ArticulatedScene):
     speeds = 0.1, 10.0
     may_land = ("shinL", "footL", "shinR", "footR")
     finders = tuple((part.name, part.shape) for part in SKELETON.parts)
-    looks_ahead = True
     action_size = len(_ROTATIONS) + len(_STRENGTHS)
 
     def __init__(self, academy: Academy, areas: int) -> None:

@@ -62,7 +62,6 @@ class Worm(ArticulatedScene):
     speeds = _SPEED, _SPEED
     may_land = SKELETON.names
     finders = (("segment0", _MOUTH),)
-    looks_ahead = False
     action_size = 9
 
     def sensors(self) -> list[Sensor]:

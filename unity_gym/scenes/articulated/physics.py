@@ -10,6 +10,7 @@ import numpy as np
 from mujoco.rollout import Rollout
 
 from unity_gym.machine import usable_cores
+from unity_gym.scenes.articulated import contacts
 from unity_gym.scenes.articulated.skeleton import GROUND, TARGET_HALF, Hinge, Skeleton, quaternion_to_mujoco
 from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.rotations import multiply, rotate
@@ -40,6 +41,8 @@ class ArticulatedBodies:
 
     def __init__(self, skeleton: Skeleton, count: int, period: int) -> None:
         self.skeleton = skeleton
+        if skeleton.speculative:
+            contacts.install()
         model = skeleton.compile()
         self.models = [copy.copy(model) for _ in range(count)]
         self._period, self._substeps = period, skeleton.drive.substeps
@@ -210,7 +213,7 @@ def _tree(
     anchor = np.array([part.anchor for part in parts])
     center_of_mass = np.array([part.shape.center for part in parts])
     first = np.cumsum([0] + [len(part.hinges) for part in parts])
-    axes = np.array([hinge.axis for hinge in hinges])
+    axes = np.array([hinge.axis for hinge in hinges], float).reshape(-1, 3)
     return (
         np.array(skeleton.parents),
         place,

@@ -54,8 +54,6 @@ class ArticulatedScene(Scene):
     """Parts that may touch the ground; that of another one ends the episode with the reward -1."""
     finders: ClassVar[tuple[tuple[str, Shape], ...]]
     """Shapes whose touch moves the target, each with its part."""
-    looks_ahead: ClassVar[bool]
-    """Whether parts touch the ground already where they will be in the next tick (speculative contacts)."""
 
     def __init__(self, academy: Academy, areas: int) -> None:
         super().__init__(academy, areas)
@@ -147,7 +145,9 @@ class ArticulatedScene(Scene):
         bodies = self.bodies
         touching, found = np.empty_like(self.touching), np.empty(self.areas, bool)
         poses = bodies.position, bodies.rotation, bodies.velocity, bodies.angular_velocity
-        _touch_ground(poses, self._half, self._radius, self._center, TICK if self.looks_ahead else 0.0, touching)
+        _touch_ground(
+            poses, self._half, self._radius, self._center, TICK if self.skeleton.speculative else 0.0, touching
+        )
         _touch_targets(
             bodies.position,
             bodies.rotation,

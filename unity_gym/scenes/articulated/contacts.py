@@ -1,0 +1,128 @@
+"""Contacts that stop a body at a surface and not inside of it, as PhysX's speculative ones.
+
+MuJoCo makes contacts where surfaces are nearer than their margins, and then pushes them apart by the margins. PhysX
+makes them ahead of time, too, but only takes away the speed that would carry one surface into the other within the
+step. `install` replaces the reference accelerations of contacts with a margin by those of PhysX:
+
+    normal: (min(-distance / h, 10 m/s) - speed) / h, tangential: -speed / h, with the step h
+
+They are written where MuJoCo calls its control callback, after it has computed its own. The callback is machine code,
+so that threads do not wait for each other. Where MuJoCo keeps the rows is read from its own description of its structs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import mujoco
+import numba
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from mujoco.introspect import ast_nodes, structs
+from numba import types
+from numba.extending import intrinsic
+
+from unity_gym.errors import PlayerError
+from unity_gym.scenes.articulated.skeleton import TICK
+
+_FASTEST_RECOVERY = 10.0  # m/s at which overlapping surfaces are taken apart
+_C_TYPES: dict[str, Any] = {
+    "int": ctypes.c_int,
+    "size_t": ctypes.c_size_t,
+    "uint64_t": ctypes.c_uint64,
+    "uintptr_t": ctypes.c_size_t,
+    "mjtBool": ctypes.c_bool,
+    "mjtByte": ctypes.c_uint8,
+    "mjtNum": ctypes.c_double,
+    "mjtSize": ctypes.c_int64,
+}
+
+
+def _c_type(description: Any) -> Any:
+    """Return the type of ctypes that has the size and alignment of one of MuJoCo's."""
+    if isinstance(description, ast_nodes.PointerType):
+        return ctypes.c_void_p
+    if isinstance(description, ast_nodes.ArrayType):
+        return _c_type(description.inner_type) * int(np.prod(description.extents))
+    return _C_TYPES[description.name] if description.name in _C_TYPES else _struct(description.name)
+
+
+def _struct(name: str) -> Any:
+    """Return one of MuJoCo's structs as a class of ctypes, whose attributes know their offsets."""
+    fields = [(field.name, _c_type(field.type)) for field in structs.STRUCTS[name].fields]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+_DATA, _CONTACT = _struct("mjData"), _struct("mjContact")
+_N_CONTACTS, _CONTACTS = _DATA.ncon.offset // 4, _DATA.contact.offset // 8
+_SPEEDS, _REFERENCES = _DATA.efc_vel.offset // 8, _DATA.efc_aref.offset // 8
+_CONTACT_BYTES = ctypes.sizeof(_CONTACT)
+_DISTANCE, _MARGIN = _CONTACT.dist.offset // 8, _CONTACT.includemargin.offset // 8
+_DIMENSIONS, _ROW = _CONTACT.dim.offset // 4, _CONTACT.efc_address.offset // 4
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _pointer(_: Any, address: Any) -> Any:
+    """Return an address (int64) as a pointer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(address), generate
+
+
+@numba.cfunc(types.void(types.voidptr, types.voidptr), error_model="numpy")  # type: ignore[untyped-decorator]
+def _stop_at_surfaces(model: Any, data: Any) -> None:  # noqa: ARG001
+    """Write the reference accelerations of contacts with a margin."""
+    count = numba.carray(data, (_N_CONTACTS + 1,), np.int32)[_N_CONTACTS]
+    addresses = numba.carray(data, (max(_CONTACTS, _SPEEDS, _REFERENCES) + 1,), np.int64)
+    for index in range(count):
+        contact = _pointer(addresses[_CONTACTS] + index * _CONTACT_BYTES)
+        numbers = numba.carray(contact, (_CONTACT_BYTES // 8,), np.float64)
+        integers = numba.carray(contact, (_CONTACT_BYTES // 4,), np.int32)
+        row, dimensions = integers[_ROW], integers[_DIMENSIONS]
+        if row < 0 or numbers[_MARGIN] <= 0:
+            continue
+        speeds = numba.carray(_pointer(addresses[_SPEEDS]), (row + dimensions,), np.float64)
+        references = numba.carray(_pointer(addresses[_REFERENCES]), (row + dimensions,), np.float64)
+        references[row] = (min(-numbers[_DISTANCE] / TICK, _FASTEST_RECOVERY) - speeds[row]) / TICK
+        for tangential in range(row + 1, row + dimensions):
+            references[tangential] = -speeds[tangential] / TICK
+
+
+def install() -> None:
+    """Make all contacts of this process that have a margin speculative; those without one stay MuJoCo's.
+
+    :raises PlayerError: If MuJoCo keeps contacts elsewhere than its own description says.
+    """
+    if not _matches_description():
+        raise PlayerError(
+            f"MuJoCo {mujoco.__version__} does not keep its contacts as its module mujoco.introspect describes them: "
+            "install another release of mujoco"
+        )
+    mujoco.set_mjcb_control(_stop_at_surfaces.ctypes)
+
+
+@functools.cache
+def _matches_description() -> bool:
+    """Whether the structs of a ball that touches the ground are where their description says."""
+    spec = mujoco.MjSpec()
+    spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], margin=0.5)
+    ball = spec.worldbody.add_body(pos=[0, 0, 1.25])
+    ball.add_freejoint()
+    ball.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[1, 0, 0])
+    data = mujoco.MjData(spec.compile())
+    mujoco.mj_forward(spec.compile(), data)
+    described = _DATA.from_address(data._address)
+    if (described.ncon, described.efc_vel, described.efc_aref) != (
+        data.ncon,
+        data.efc_vel.ctypes.data,
+        data.efc_aref.ctypes.data,
+    ):
+        return False
+    expected, contact = data.contact[0], _CONTACT.from_address(described.contact)
+    return all(
+        getattr(contact, name) == getattr(expected, name) for name in ("dist", "includemargin", "dim", "efc_address")
+    )
