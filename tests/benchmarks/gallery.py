@@ -76,7 +76,7 @@ def image(scene: str, policies: Path | None) -> tuple[Array, bool]:
                 if len(decisions):
                     env.set_actions(name, actor.act(decisions, terminals.agent_id))
             env.step()
-    return channel.pictures[0], is_trained
+    return channel.frames[0], is_trained
 
 
 def _policy_file(folder: Path | None, behavior: str) -> Path | None:
@@ -98,8 +98,8 @@ def main() -> None:
     for axes in places.flat:
         axes.axis("off")
     for scene, axes in zip(arguments.scenes, places.flat, strict=False):
-        picture, is_trained = image(scene, arguments.policies)
-        axes.imshow(picture)
+        frame, is_trained = image(scene, arguments.policies)
+        axes.imshow(frame)
         axes.set_title(scene if is_trained else f"{scene} (random)", fontsize=8)
     figure.savefig(arguments.output, dpi=80)
 
