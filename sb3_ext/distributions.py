@@ -126,7 +126,7 @@ class ActionDistribution(Distribution):
             columns.append(-0.5 * deviations.square() - self._log_std - _LOG_ROOT_2_PI)
         if self._branches is not None:
             columns += self._branches.log_prob_columns(actions[:, size:])
-        return _joined(columns)
+        return joined(columns)
 
     def entropy_columns(self) -> torch.Tensor:
         """(n, columns), in nats."""
@@ -135,7 +135,7 @@ class ActionDistribution(Distribution):
             columns.append((self._log_std + (_LOG_ROOT_2_PI + 0.5)).expand_as(self._mean))
         if self._branches is not None:
             columns += self._branches.entropy_columns()
-        return _joined(columns)
+        return joined(columns)
 
     def log_prob(self, actions: torch.Tensor) -> torch.Tensor:
         """(n,): of the whole action."""
@@ -166,7 +166,7 @@ class ActionDistribution(Distribution):
 
     @staticmethod
     def _columns(continuous: list[torch.Tensor], discrete: list[torch.Tensor]) -> torch.Tensor:
-        return _joined([*continuous, *(column.to(torch.float32) for column in discrete)])
+        return joined([*continuous, *(column.to(torch.float32) for column in discrete)])
 
     def actions_from_params(self, *params: torch.Tensor, deterministic: bool = False) -> torch.Tensor:
         """Set the parameters, and sample or take the mode."""
@@ -178,7 +178,8 @@ class ActionDistribution(Distribution):
         return actions, self.log_prob(actions)
 
 
-def _joined(columns: list[torch.Tensor]) -> torch.Tensor:
+def joined(columns: list[torch.Tensor]) -> torch.Tensor:
+    """Join arrays (n, …) along their second dimension; a single one is returned as it is."""
     return columns[0] if len(columns) == 1 else torch.cat(columns, 1)
 
 
@@ -233,10 +234,10 @@ class SquashedActions:
         self._branches: Branches | None = None
         if logits is not None:
             self._branches = Branches(spec.discrete_branches, logits, masks)
-            self.log_probs = _joined(self._branches.log_probs)
+            self.log_probs = joined(self._branches.log_probs)
 
     def rsample(self, noise: torch.Tensor | None = None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Continuous numbers (n, continuous) in −1…1, and the logarithm (n,) of their density.
+        """Continuous numbers (n, continuous) in −1…1, and the logarithm (n, 1) of their density.
 
         :param noise: Standard normal numbers (n, continuous); None to draw them.
         """
@@ -247,7 +248,7 @@ class SquashedActions:
         raw = torch.addcmul(self.mean, self.log_std.exp(), noise)
         # log N(raw) − Σ log(1 − tanh²(raw)), where log(1 − tanh²(x)) = 2 (log 2 − x − softplus(−2 x))
         correction = 2 * (raw + nn.functional.softplus(-2 * raw))
-        log_prob = (correction - 0.5 * noise.square() - self.log_std).sum(1)
+        log_prob = (correction - 0.5 * noise.square() - self.log_std).sum(1, keepdim=True)
         constant = 2 * math.log(2) + _LOG_ROOT_2_PI
         return raw.tanh(), log_prob - constant * self.spec.continuous_size
 
@@ -260,4 +261,4 @@ class SquashedActions:
         if self._branches is not None:
             choices = self._branches.mode() if deterministic else self._branches.sample(generator)
             columns += [column.to(torch.float32) for column in choices]
-        return _joined(columns)
+        return joined(columns)

@@ -99,7 +99,7 @@ class ReplayBuffer:
         """
         count = max(size // self.sequence_length, 1)
         chosen = np.random.randint(self._filled, size=count)  # noqa: NPY002
-        columns = {name: torch.from_numpy(column[chosen]).to(device) for name, column in self._arrays.items()}
+        columns = {name: torch.from_numpy(column.take(chosen, axis=0)).to(device) for name, column in self._arrays.items()}
         valid = None
         if self.sequence_length > 1:
             inside = np.arange(self.sequence_length) < self._length[chosen, np.newaxis]
@@ -188,9 +188,13 @@ class ReplayBatch:
         """Return the mean of (m, …) over the valid decisions and all that is behind them."""
         return x.mean() if self.valid is None else x[self.valid].mean()
 
-    def means(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the means of (m, …) over the valid decisions: (…)."""
-        return x.mean(0) if self.valid is None else x[self.valid].mean(0)
+    def means(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
+        """Return the means over the valid decisions.
+
+        :param x: (…, m, …)
+        :param dim: Dimension of the m decisions.
+        """
+        return (x if self.valid is None else x[(slice(None),) * dim + (self.valid,)]).mean(dim)
 
     def _decided(self, states: torch.Tensor) -> torch.Tensor:
         """(sequences, length + 1, …), of the states → (m, …), of those decided in."""
@@ -231,7 +235,7 @@ class ReplayBatch:
         """(sequences, memory size), before the first decision of each sequence."""
         return self._columns["memory"]
 
-    @property
+    @cached_property
     def actions(self) -> torch.Tensor:
         """(m, columns), as the network reads them."""
         return self._columns["action"].flatten(0, 1)

@@ -20,7 +20,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from sb3_ext.agents import AgentTableLike
 from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, checked_signals, schedule
 from sb3_ext.collector import Collection
-from sb3_ext.distributions import SquashedActions
+from sb3_ext.distributions import SquashedActions, joined
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.imitation import BehavioralCloning, checked_cloning
@@ -437,7 +437,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             q = q.gather(3, choices[:, None].expand(2, -1, q.shape[2], -1)).mean(3)
         else:
             q = q.squeeze(3)
-        q_losses = 0.5 * batch.means((q - target).square().mean(2).T)
+        q_losses = 0.5 * batch.means((q - target).square(), 1).mean(1)
 
         # J(π) = −V(s), for the actor alone
         numbers, log_prob = current.rsample(self._noise(minibatch, part))
@@ -496,22 +496,18 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     ) -> torch.Tensor:
         """V (m, signals).
 
-        :param q: (2, m, signals, choices or 1), of the numbers whose density has the logarithm `log_prob` (m,)
+        :param q: (2, m, signals, choices or 1), of the numbers whose density has the logarithm `log_prob` (m, 1)
         """
-        value = torch.minimum(q[0], q[1])
-        entropy: torch.Tensor | float = 0.0
+        value = q.amin(0)
         if actions.log_probs is not None:
             branches = self.policy.columns.spec.action_spec.discrete_size
             probabilities = actions.log_probs.exp()
-            value = (value * probabilities.unsqueeze(1)).sum(2) / branches
             of_branches = alpha[-branches:][self._branch]
-            entropy = -(probabilities * actions.log_probs * of_branches).sum(1) / branches
+            value = (value * probabilities.unsqueeze(1)).sum(2)
+            value = (value - (probabilities * actions.log_probs * of_branches).sum(1, keepdim=True)) / branches
         else:
             value = value.squeeze(2)
-        if log_prob is not None:
-            entropy = entropy - alpha[0] * log_prob
-        assert isinstance(entropy, torch.Tensor)
-        return value + entropy.unsqueeze(1)
+        return value if log_prob is None else torch.addcmul(value, log_prob, alpha[0], value=-1)
 
     @torch.no_grad()
     def _entropies(
@@ -520,7 +516,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         """Return expected log-probabilities and target entropies, (m, entropy coefficients) each."""
         log_probs, targets = [], []
         if log_prob is not None:
-            log_probs.append(log_prob.unsqueeze(1))
+            log_probs.append(log_prob.detach())
             target = self.target_entropy
             target = -actions.spec.continuous_size if isinstance(target, str) else target
             targets.append(torch.full_like(log_probs[0], target))
@@ -530,7 +526,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             log_probs.append(expected.new_zeros(shape).index_add_(1, self._branch, expected))
             allowed = expected.new_zeros(shape).index_add_(1, self._branch, masks.to(expected.dtype))
             targets.append(_DISCRETE_TARGET * allowed.log())
-        return torch.cat(log_probs, 1), torch.cat(targets, 1)
+        return joined(log_probs), joined(targets)
 
     def _record(self, means: dict[str, Any]) -> None:
         """Tell the logger what updates returned."""
