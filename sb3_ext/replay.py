@@ -99,7 +99,8 @@ class ReplayBuffer:
         """
         count = max(size // self.sequence_length, 1)
         chosen = np.random.randint(self._filled, size=count)  # noqa: NPY002
-        columns = {name: torch.from_numpy(column.take(chosen, axis=0)).to(device) for name, column in self._arrays.items()}
+        drawn = {name: torch.from_numpy(array.take(chosen, axis=0)) for name, array in self._arrays.items()}
+        columns = {name: array.to(device) for name, array in drawn.items()}
         valid = None
         if self.sequence_length > 1:
             inside = np.arange(self.sequence_length) < self._length[chosen, np.newaxis]

@@ -138,6 +138,7 @@ def test_the_process_is_looked_for_only_after_a_silence(
         assert connection.receive(60, lambda: checks.append(None)) == b"message"
         connection.send(b"reply")
         call.result(60)
+        assert not connection.poll(60, lambda: checks.append(None))
     assert not checks
 
 

@@ -79,6 +79,7 @@ class PlayerConnection:
         self._is_disconnected = False  # before it got our last message
         self._lost_since: float | None = None
         self._silent_since = time.monotonic()
+        self._next_check = self._silent_since + CHECK_PERIOD
         self._process_id = os.getpid()
         # The server ends with the last reference to it; a thread that still holds a call has to be released.
         self._release = weakref.finalize(self, _release, self._exchange, self._threads)
@@ -108,6 +109,9 @@ class PlayerConnection:
     def poll(self, timeout: float, check: Callable[[], None] = lambda: None) -> bool:
         """Return whether `receive` would return at once.
 
+        While the player is silent, this looks for its process about ten times per second: that takes longer than most
+        of its steps.
+
         :param timeout: Seconds that the player may be silent, since the connection was made or the last `send`.
         :param check: Raises an exception if the player's process has ended.
         :raises PlayerTimeoutError: If the player has been silent for longer.
@@ -117,8 +121,11 @@ class PlayerConnection:
         self._require_open()
         if self._exchange.open_call() is not None:
             return True
-        check()
         now = time.monotonic()
+        if now < min(self._next_check, self._silent_since + timeout):
+            return False
+        self._next_check = now + CHECK_PERIOD
+        check()
         peer = self._exchange.peer
         if self._is_disconnected or (peer is not None and peer.has_ended()):
             self._lost_since = self._lost_since or now
@@ -141,19 +148,16 @@ class PlayerConnection:
         """Wait for the player's next message; the same one again, until `send` has answered it.
 
         :param timeout: Seconds that the player may be silent, see `poll`.
-        :param check: Called about ten times per second while waiting; see `poll`.
+        :param check: See `poll`.
         :raises PlayerTimeoutError: If no message came in time.
         :raises PlayerError: If the player disconnected before it got its last answer, or its process has ended.
         :raises NotReadyError: If the connection is closed, or was opened by another process.
         """
-        self._require_open()
         self._exchange.repeat_wake_up()
-        while self._exchange.open_call() is None:
+        while not self.poll(timeout, check):
             remaining = self._silent_since + timeout - time.monotonic()
-            try:
+            with contextlib.suppress(queue.Empty):
                 self._exchange.arrivals.get(timeout=min(CHECK_PERIOD, max(remaining, 0.0)))
-            except queue.Empty:  # only then, as looking for the player's process takes longer than most steps
-                self.poll(timeout, check)
         call = self._exchange.open_call()
         assert call is not None
         return call.request
@@ -171,6 +175,7 @@ class PlayerConnection:
             raise NotReadyError("send() without a message to answer. Call receive() first.")
         self._is_disconnected, self._lost_since = call.has_ended, None
         self._silent_since = time.monotonic()
+        self._next_check = self._silent_since + CHECK_PERIOD
         call.answer(reply)
 
     def close(self, quit_message: bytes | None = None) -> None:
