@@ -93,7 +93,7 @@ def explained(model: PPO, rollouts: list[Rollout], earlier: int = 0, passes: int
     policy = model.policy
 
     def values(batch: Batch) -> torch.Tensor:
-        predicted: torch.Tensor = policy.evaluate(batch)[0]
+        predicted: torch.Tensor = policy.evaluate(batch)[0][:, :, 0]  # of the only reward signal
         return predicted
 
     predictions, targets = [], []
