@@ -60,12 +60,12 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
   very mean: the figure says that the reward was reached, not where longer training ends.
 - **seeds**: the seeds with a recorded run. A newer run of a seed replaces the older one, whichever is better. Figures
   with a source are what earlier sessions recorded; unrecorded runs of that time cannot be ruled out.
-- **timesteps**: decisions of all agents and behaviors up to the last summary. A run with fewer than {steady} summaries has
-  the mean of those that it has.
+- **timesteps**: decisions of all agents and behaviors up to the last summary. A run with fewer than {steady} summaries
+  has the mean of those that it has.
 - **wall time**: from the start of the command. `~`: the machine (2 cores, no GPU) had other work, or it is not recorded
   whether it had. These times do not compare with others.
-- **ended by**: the documented reward, `max_steps` of the configuration, or a limit. A limit cut the run off; the figure
-  is not what the configuration can reach.
+- **ended by**: the documented reward, `max_steps` of the configuration, or a limit. A limit cut the run off; longer
+  training may reach more.
 - **source**: empty for runs of this benchmark. *earlier*: its earlier version, with older code. Other benchmarks have
   their own numbers of players and areas, which their page names with their commands.
 
