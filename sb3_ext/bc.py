@@ -20,9 +20,10 @@ from sb3_ext.agents import AgentTableLike
 from sb3_ext.algorithm import ACTION_SPACES, UnityAlgorithm
 from sb3_ext.collector import Collection
 from sb3_ext.distributions import CONTINUOUS_LIMIT
+from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_demonstration
 from sb3_ext.imitation import compare, imitation_loss, refresh_memory, sequence_length
-from sb3_ext.policies import POLICY_ALIASES, UnityPolicy
+from sb3_ext.policies import POLICY_ALIASES, AgentPolicy, UnityPolicy
 from sb3_ext.rollout import Batch, Rollout
 from sb3_ext.vec_env import UnityVecEnv
 from unity_gym.demonstrations import Demonstration, load
@@ -207,7 +208,11 @@ class BC(UnityAlgorithm):
     :param validation_fraction: Fraction of the demonstrations to validate on, in [0, 1): whole episodes, or the end of
         each demonstration if there are too few episodes.
     :param patience: passes without a better loss on what was held out, after which `learn` ends
-    :param teacher_steps_per_epoch: decisions of the teacher between two passes
+    :param teacher_steps_per_epoch: Decisions of the teacher per update. In the training of a run, which learns from
+        demonstrations, decisions of the agents per update.
+    :param n_epochs: Passes per update, in the training of a run.
+    :param window: Of a behavior that is the teacher in the training of a run, the newest updates whose decisions are
+        learned from.
     :param action_scaling: of `UnityPolicy`
     :param stats_window_size: episodes over which the logged return of the teacher is averaged
     :param tensorboard_log: folder for TensorBoard; None for none
@@ -221,7 +226,7 @@ class BC(UnityAlgorithm):
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = POLICY_ALIASES
     policy: UnityPolicy
-    collection = Collection("finished", None)
+    collection = Collection("cut", None)
 
     def __init__(
         self,
@@ -235,6 +240,8 @@ class BC(UnityAlgorithm):
         validation_fraction: float = 0.1,
         patience: int = 10,
         teacher_steps_per_epoch: int = 1000,
+        n_epochs: int = 1,
+        window: int = 20,
         action_scaling: str = "unity",
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
@@ -248,6 +255,8 @@ class BC(UnityAlgorithm):
             ("batch_size", batch_size),
             ("patience", patience),
             ("teacher_steps_per_epoch", teacher_steps_per_epoch),
+            ("n_epochs", n_epochs),
+            ("window", window),
         ):
             if number < 1:
                 raise UnityGymError(f"{name} is at least 1; got {number}")
@@ -257,7 +266,12 @@ class BC(UnityAlgorithm):
             )
         self.batch_size, self.validation_fraction, self.patience = batch_size, validation_fraction, patience
         self.teacher_steps_per_epoch, self.action_scaling = teacher_steps_per_epoch, action_scaling
-        self.demonstrations = demonstrations
+        self.demonstrations, self.n_epochs, self.window = demonstrations, n_epochs, window
+        self.reward_signals = []
+        self._collected = 0  # decisions since the last update of a run
+        self._watched: list[Trajectories] = []  # of the behavior that is the teacher in a run, the oldest first
+        self._unseen = 0  # how many of them are new
+        self._parts: tuple[Sequences, Sequences | None] | None = None  # of the demonstrations in a run
         super().__init__(
             policy,
             env,
@@ -318,7 +332,7 @@ class BC(UnityAlgorithm):
             self._expert = self._read(shown)
 
     def select_actions(self, table: AgentTableLike, deterministic: bool = False, learn: bool = False) -> ActionTuple:  # noqa: ARG002
-        """Select actions as `UnityAlgorithm.select_actions` does; decisions of the student are never stored."""
+        """Select actions as `UnityAlgorithm.select_actions` does; decisions of the student are not stored."""
         return super().select_actions(table, deterministic, learn=False)
 
     def _read(self, recording: DemonstrationSource) -> Expert:
@@ -326,7 +340,8 @@ class BC(UnityAlgorithm):
         return Expert(recording, policy.columns.spec, policy.body.state_size, self.device)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "teacher", "_expert"]
+        in_runs = ["_collected", "_watched", "_unseen", "_parts"]
+        return [*super()._excluded_save_params(), "teacher", "_expert", *in_runs]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer"], []
@@ -421,14 +436,103 @@ class BC(UnityAlgorithm):
                 self._dump()
 
     def train(self) -> None:
-        """One pass over what the teacher has recorded until now, for a loop that lets it act.
+        """Make the update that is due, for a loop that lets agents act.
 
-        :raises NotReadyError: nothing is recorded
-        :raises UnityGymError: there is no teacher
+        With a `Teacher`, it is one pass over what that has recorded until now. In the training of a run it is
+        `n_epochs` passes over the demonstrations, or over what `watch` has stored.
+
+        :raises NotReadyError: If there is nothing to learn from.
+        :raises UnityGymError: If there is no teacher, and no agents act.
         """
-        if self.teacher is None:
-            raise UnityGymError("recordings are learned from by learn(): train() is for a teacher")
-        self._train(self.teacher, None)
+        if self.teacher is not None:
+            self._train(self.teacher, None)
+            return
+        if self._collector is None:
+            raise UnityGymError("demonstrations are learned from by learn(): train() is for a teacher, and for runs")
+        self._collected = 0
+        if self.demonstrations is not None:
+            self._train_on_demonstrations()
+        else:
+            self._train_on_watched()
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self._end_update()
+
+    def _train_on_demonstrations(self) -> None:
+        if self._expert is None:
+            assert self.demonstrations is not None
+            self._expert = self._read(self.demonstrations)
+        expert, policy = self._expert, self.policy
+        if self._parts is None:
+            with torch.random.fork_rng(devices=[]):  # a resumed run holds out the same part
+                torch.manual_seed(0)
+                self._parts = _split(expert, sequence_length(policy), self.validation_fraction)
+        shown, kept = self._parts
+        if policy.has_fresh_normalization:
+            policy.body.update_normalization([column[_decisions(shown)] for column in expert.observations])
+        for _ in range(self.n_epochs):
+            self._pass(expert, shown, None)
+        if kept is not None:
+            self.validation_scores = self._score(expert, kept)
+            self._record_scores(self.validation_scores)
+        self._set_deviations(expert, shown if kept is None else kept)
+
+    def _train_on_watched(self) -> None:
+        if not self._watched:
+            raise NotReadyError("nothing was watched: the behavior that is the teacher has to act first")
+        policy, length = self.policy, sequence_length(self.policy)
+        newest = Rollout.from_trajectories(Trajectories.join(self._watched[-self._unseen :]), self.device)
+        policy.body.update_normalization(newest.observations)
+        if self._n_updates:
+            # Decisions that were not learned from yet: how well the policy predicts them.
+            self.validation_scores = self._score(newest, newest.sequences(length))
+            self._record_scores(self.validation_scores)
+        self._unseen, most = 0, self.window * self.teacher_steps_per_epoch
+        while sum(map(len, self._watched[1:])) >= most:
+            del self._watched[0]
+        rollout = Rollout.from_trajectories(Trajectories.join(self._watched), self.device)
+        for _ in range(self.n_epochs):
+            self._pass(rollout, rollout.sequences(length), None)
+        self._set_deviations(rollout, rollout.sequences(length))
+
+    def watch(self, trajectories: Trajectories, teacher: AgentPolicy) -> None:
+        """Store what another behavior did, to learn from it in the next updates.
+
+        :param trajectories: Of the teacher, with rows that none of another sampler has.
+        :param teacher: The policy that acted.
+        """
+        n, size = len(trajectories), self.policy.body.state_size
+        performed = teacher.environment_actions(trajectories.decisions["action"])
+        decisions = {
+            "action": np.concatenate([performed.continuous, performed.discrete], 1).astype(np.float32),
+            "log_prob": np.zeros((n, 0), np.float32),
+            "memory": np.zeros((n, size), np.float32),
+        }
+        for name, array in trajectories.decisions.items():
+            if name in ("mask", "reward", "group_reward") or name.startswith("observation_"):
+                decisions[name] = array
+        ends = {name: array for name, array in trajectories.ends.items() if name.startswith("observation_")}
+        ends |= {name: trajectories.ends[name] for name in ("mask", "terminated", "is_episode_end", "row")}
+        ends["memory"] = np.zeros((len(trajectories.lengths), size), np.float32)
+        self._watched.append(Trajectories(decisions, ends, trajectories.lengths))
+        self._unseen += 1
+        self._collected += n
+
+    @property
+    def missing(self) -> int:
+        """Number of decisions of the agents until an update may be due."""
+        if self.demonstrations is None:  # its teacher's count
+            return self.teacher_steps_per_epoch
+        return max(self.teacher_steps_per_epoch - self._collected, 1)
+
+    @property
+    def is_update_due(self) -> bool:
+        """Whether there were enough decisions, of the teacher or, with demonstrations, of the agents."""
+        return self._collected >= self.teacher_steps_per_epoch
+
+    def add(self, trajectories: Trajectories) -> None:
+        """Count what the agents experienced, which is not learned from."""
+        if self.demonstrations is not None:
+            self._collected += len(trajectories)
 
     def _watch(self, teacher: Teacher) -> None:
         """Let the teacher act until it has recorded `teacher_steps_per_epoch` more decisions."""
@@ -472,13 +576,13 @@ class BC(UnityAlgorithm):
             policy.optimizer.step()
             losses.append(loss.detach())
             self._n_updates += 1
-            self.num_timesteps += int(valid[part].sum())
-            if callback is not None:  # in learn, which knows how long it is
+            if callback is not None:  # in learn, which counts what was learned from, and knows how long it is
+                self.num_timesteps += int(valid[part].sum())
                 self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
                 callback.update_locals(locals())
                 if not callback.on_step():
                     return False
-        self.logger.record("train/loss", torch.stack(losses).mean().item())
+        self.logger.record("train/imitation_loss", torch.stack(losses).mean().item())
         policy.set_training_mode(False)
         return True
 

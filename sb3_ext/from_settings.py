@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sb3_ext.algorithm import UnityAlgorithm, schedule
+from sb3_ext.bc import BC
+from sb3_ext.fixed import FixedModel, FixedPolicy
 from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.plugin_classes import base_trainer, load_signal, load_trainer
 from sb3_ext.plugins import parameters
@@ -12,13 +15,16 @@ from sb3_ext.ppo import PPO
 from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic, RewardSignal
 from sb3_ext.sac import SAC
 from sb3_ext.settings import (
+    BCSettings,
     BehaviorSettings,
+    FixedSettings,
     POCAHyperparameters,
     PPOHyperparameters,
     RewardSignals,
     SACHyperparameters,
 )
 from sb3_ext.settings import RewardSignal as RewardSignalSettings
+from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
 
 _REWARD_SIGNALS: dict[str, type[RewardSignal]] = {
@@ -27,7 +33,7 @@ _REWARD_SIGNALS: dict[str, type[RewardSignal]] = {
     "gail": GAIL,
     "rnd": RND,
 }
-_TRAINERS = ("ppo", "poca", "sac")
+_TRAINERS = ("ppo", "poca", "sac", "bc", "fixed")
 
 
 def reward_signals(settings: RewardSignals) -> list[RewardSignal]:
@@ -59,21 +65,47 @@ def _cloning(settings: BehaviorSettings) -> BehavioralCloning | None:
     )
 
 
-def build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str | None) -> PPO | SAC:
+def build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str | None) -> UnityAlgorithm:
     """Return a model of the behavior, as the settings describe it.
 
     :param device: Its device, and after commas those of further processes that share its updates; None for the default.
     """
+    if isinstance(settings, FixedSettings):
+        return FixedModel(FixedPolicy(settings.policy, spec))
     first, *further = (device or "auto").split(",")
+    if further and isinstance(settings, BCSettings):
+        raise UnityGymError(f"behavioral cloning learns on one device, got {device!r}: give one of them")
     model = _build_model(spec, settings, first)
     if further:
         model.learner_devices = tuple(further)
     return model
 
 
-def _build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str) -> PPO | SAC:
+def _build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str) -> UnityAlgorithm:
     numbers, network = settings.hyperparameters, settings.network_settings
     memory = network.memory
+    policy_kwargs = {
+        "normalize": network.normalize,
+        "hidden_units": network.hidden_units,
+        "num_layers": network.num_layers,
+        "vis_encode_type": network.vis_encode_type,
+        "goal_conditioning_type": network.goal_conditioning_type,
+    } | ({} if memory is None else memory.model_dump())
+    if isinstance(settings, BCSettings):
+        cloned = settings.hyperparameters
+        return BC.from_spec(
+            "UnityPolicy",
+            spec,
+            learning_rate=schedule(cloned.learning_rate, cloned.learning_rate_schedule, 1e-10),
+            batch_size=cloned.batch_size,
+            teacher_steps_per_epoch=cloned.buffer_size,
+            n_epochs=cloned.num_epoch,
+            validation_fraction=cloned.validation_fraction,
+            window=cloned.window,
+            demonstrations=settings.demo_path,
+            policy_kwargs=policy_kwargs,
+            device=device,
+        )
     options: dict[str, Any] = {
         "learning_rate": numbers.learning_rate,
         "buffer_size": numbers.buffer_size,
@@ -81,14 +113,7 @@ def _build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str) ->
         "reward_signals": reward_signals(settings.reward_signals),
         "demonstrations": _cloning(settings),
         "learning_rate_schedule": numbers.learning_rate_schedule,
-        "policy_kwargs": {
-            "normalize": network.normalize,
-            "hidden_units": network.hidden_units,
-            "num_layers": network.num_layers,
-            "vis_encode_type": network.vis_encode_type,
-            "goal_conditioning_type": network.goal_conditioning_type,
-        }
-        | ({} if memory is None else memory.model_dump()),
+        "policy_kwargs": policy_kwargs,
         "device": device,
         "threaded": settings.threaded,
     }

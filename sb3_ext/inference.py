@@ -19,7 +19,7 @@ from sb3_ext.hardware import update_size, use_threads
 from sb3_ext.launching import launch, with_seed
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.runs import Run, load_policy
-from sb3_ext.settings import RewardSignal, RewardSignals, RunSettings
+from sb3_ext.settings import FixedSettings, RewardSignal, RewardSignals, RunSettings
 from unity_gym.envs.rendering import RENDER_FPS, render_frames
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerPool
@@ -224,6 +224,8 @@ class Inference:
         for name in sorted(self._pool.tables.keys() - self.teams.keys()):
             table, plain = self._pool.tables[name], name.partition("?")[0]
             settings = self._settings.behavior(name)
+            if plain not in self._policies and isinstance(settings, FixedSettings):
+                self._policies[plain] = build_model(table.spec, settings, None).policy
             if plain not in self._policies:
                 # Neither reward signals nor demonstrations are needed to act.
                 extrinsic = RewardSignals(extrinsic=RewardSignal())
@@ -232,8 +234,7 @@ class Inference:
                 load_policy(policy, self._run.policy_file(self._settings, plain))
                 use_threads([update_size(policy, len(table))])
                 self._policies[plain] = policy.actor()
-            deterministic = settings.network_settings.deterministic
-            self.teams[name] = ActingTeam(name, table, self._policies[plain], deterministic)
+            self.teams[name] = ActingTeam(name, table, self._policies[plain], settings.is_deterministic)
             self.returns[name] = EpisodeReturns(table, self._episodes)
 
     def _record(self) -> None:

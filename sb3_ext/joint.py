@@ -30,6 +30,7 @@ class JointTraining:
         self._learning_team = ""  # of the behaviors with self-play
         self._finished: dict[str, set[int]] = defaultdict(set)  # the samplers that handed over the last timesteps
         self._appeared: dict[str, BehaviorSpec] = {}  # behaviors without a learner yet
+        self._complete: set[str] = set()  # behaviors that have learned from their last timesteps
 
     def _build_learner(self, name: str, spec: BehaviorSpec) -> Learner:
         """Build the learner of a behavior that has appeared.
@@ -93,6 +94,10 @@ class JointTraining:
 
     def _add_learner(self, name: str, spec: BehaviorSpec) -> None:
         learner = self._learners[name] = self._build_learner(name, spec)
+        if learner.teacher in self._learners:
+            learner.require_teacher(self._learners[learner.teacher])
+        for student in self._students(name):
+            student.require_teacher(learner)
         self._published[name] = learner.model.version
         for sampler in self._samplers:
             sampler.assign(learner)
@@ -109,6 +114,10 @@ class JointTraining:
         turn = plain_name(self._learning_team)
         return [learner for learner in self._learners.values() if learner.self_play is None or learner.name == turn]
 
+    def _students(self, name: str) -> list[Learner]:
+        """Return the learners that still learn from what this behavior does."""
+        return [learner for learner in self._learners.values() if learner.teacher == name and learner.learns]
+
     def _request(self) -> Request:
         """How far each sampler is to go: its share of what is missing until something is due."""
         n = len(self._samplers)
@@ -118,6 +127,8 @@ class JointTraining:
                 collect[learner.name] = max(-(-learner.model.missing // n), 1)
                 limits[learner.name] = max(-(-self._steps_to_event(learner) // n), 1)
                 self._finished[learner.name].clear()  # what a turn before this one left
+            elif learner.name in self._complete and (students := self._students(learner.name)):
+                collect[learner.name] = max(-(-min(student.model.missing for student in students) // n), 1)
         return Request(collect, limits, self._until_episode)
 
     def _publish(self, learner: Learner) -> None:
@@ -200,9 +211,16 @@ class JointTraining:
     def _take(self, number: int, samples: Samples) -> None:
         """Take over what a sampler collected."""
         for name, decisions in samples.stored.items():
-            self._learners[name].model.count(decisions)
+            if name not in self._complete:  # such a behavior acts on for its students
+                self._learners[name].model.count(decisions)
         for name, trajectories in samples.trajectories.items():
-            self._learners[name].take(trajectories, number)
+            learner = self._learners[name]
+            if name in self._complete:
+                learner.with_rows_of(number, trajectories)
+            else:
+                learner.take(trajectories, number)
+            for student in self._students(name):
+                student.watch(trajectories, learner)
         for name, episodes in samples.episodes.items():
             self._learners[name].take_episodes(episodes)
         for match in samples.matches:
@@ -237,6 +255,7 @@ class JointTraining:
         for learner in self._learners.values():
             if not learner.learns and len(self._finished[learner.name]) == len(self._samplers):
                 self._finished[learner.name].clear()
+                self._complete.add(learner.name)
                 if learner.model.has_experience:
                     self._update(learner)
 

@@ -14,7 +14,7 @@ from sb3_ext.console import LOG
 from sb3_ext.curriculum import EnvironmentParameterManager
 from sb3_ext.expert import demonstration_exists
 from sb3_ext.sampler import plain_name
-from sb3_ext.settings import Curriculum, RunSettings
+from sb3_ext.settings import BCSettings, BehaviorSettings, Curriculum, RunSettings
 from unity_gym.errors import UnityGymError
 from unity_gym.options import PlayerOptions
 from unity_gym.pool import PlayerPool
@@ -146,12 +146,49 @@ def require_demonstrations(settings: RunSettings) -> None:
             "reward_signals.gail": behavior.reward_signals.gail,
             "behavioral_cloning": behavior.behavioral_cloning,
         }
-        for path, imitator in imitators.items():
-            if imitator is not None and not demonstration_exists(imitator.demo_path):
+        paths = {f"{path}.demo_path": imitator.demo_path for path, imitator in imitators.items() if imitator}
+        if isinstance(behavior, BCSettings):
+            if name:
+                require_source(name, behavior)
+                _require_teacher(name, behavior, settings)
+            paths |= {} if behavior.demo_path is None else {"demo_path": behavior.demo_path}
+        for path, demonstration in paths.items():
+            if not demonstration_exists(demonstration):
                 raise UnityGymError(
-                    f"{block}.{path}.demo_path is {imitator.demo_path!r}, which is not there, seen from {Path.cwd()}: "
+                    f"{block}.{path} is {demonstration!r}, which is not there, seen from {Path.cwd()}: "
                     "give the path of a .demo file or of a folder of them, or delete the block"
                 )
+
+
+def require_source(name: str, settings: BehaviorSettings) -> None:
+    """Check that a behavior with the trainer bc has one thing to learn from, and nothing that bc does not have.
+
+    :param name: Of the behavior.
+    :raises UnityGymError: If it has none or both, or has what bc does not have.
+    """
+    if not isinstance(settings, BCSettings):
+        return
+    if (settings.demo_path is None) == (settings.teacher is None):
+        given = "neither" if settings.teacher is None else "both"
+        raise UnityGymError(f"behaviors.{name} must have demo_path or teacher, got {given}: bc learns from one of them")
+    for key in ("self_play", "behavioral_cloning", "threaded"):
+        if getattr(settings, key):
+            raise UnityGymError(f"behaviors.{name}.{key} must be left out, as trainer_type bc does not have it")
+    unused = [signal for signal, _ in settings.reward_signals.items() if signal != "extrinsic"]
+    if unused:
+        LOG.warning("behaviors.%s.reward_signals: %s not used by trainer_type bc", name, ", ".join(unused))
+
+
+def _require_teacher(name: str, student: BCSettings, settings: RunSettings) -> None:
+    teacher = student.teacher
+    if teacher == name:
+        raise UnityGymError(f"behaviors.{name}.teacher must be another behavior, got {teacher!r}")
+    if teacher is not None and teacher not in settings.behaviors and settings.default_settings is None:
+        known = ", ".join(sorted(settings.behaviors.keys() - {name})) or "none"
+        raise UnityGymError(
+            f"behaviors.{name}.teacher is {teacher!r}, which is not under behaviors (known: {known}): add it there. "
+            "trainer_type fixed lets it act with an .onnx file or a function"
+        )
 
 
 def _followed_by_lessons(settings: RunSettings) -> set[str]:

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from stable_baselines3.common.logger import Logger
 
 from sb3_ext.algorithm import UnityAlgorithm
+from sb3_ext.bc import BC
 from sb3_ext.curriculum import LessonProgress
 from sb3_ext.experience import Trajectories
 from sb3_ext.self_play import SelfPlay
+from unity_gym.errors import UnityGymError
 from unity_gym.specs import Array, BehaviorSpec
 
 _ROW_BITS = 32
@@ -26,6 +28,7 @@ class Learner:
     :param max_steps: Timesteps to learn for.
     :param self_play: Opponents; None for none.
     :param deterministic: Agents take the most likely actions.
+    :param teacher: Behavior whose decisions are learned from; None for none.
     """
 
     def __init__(
@@ -36,7 +39,9 @@ class Learner:
         max_steps: int,
         self_play: SelfPlay | None = None,
         deterministic: bool = False,
+        teacher: str | None = None,
     ) -> None:
+        self.spec, self.teacher = spec, teacher
         self.name, self.model, self.max_steps, self.self_play = name, model, max_steps, self_play
         self.deterministic = deterministic
         self.teams: list[str] = []
@@ -72,6 +77,27 @@ class Learner:
         trajectories.ends["row"] = trajectories.ends["row"] + (sampler << _ROW_BITS)
         return trajectories
 
+    def watch(self, trajectories: Trajectories, teacher: Learner) -> None:
+        """Store what the teacher did, to learn from it.
+
+        :param trajectories: Of the teacher, with rows that none of another sampler has.
+        """
+        assert isinstance(self.model, BC)
+        self.model.watch(trajectories, teacher.model.policy)
+
+    def require_teacher(self, teacher: Learner) -> None:
+        """Check that the behaviors of teacher and student have the same observations and actions.
+
+        :raises UnityGymError: If they differ.
+        """
+        try:
+            self.model.require_spec(teacher.spec)
+        except UnityGymError as error:
+            raise UnityGymError(
+                f"behaviors.{self.name}.teacher is {teacher.name!r}, which has other observations or actions: {error}. "
+                "Give a teacher with the same sensors and actions"
+            ) from error
+
     def take_episodes(self, episodes: Mapping[str, Array]) -> None:
         """Take over finished episodes; see `sb3_ext.sampler.Samples`."""
         counts = episodes["is_whole"] & episodes["is_of_lesson"]
@@ -98,7 +124,8 @@ class Learner:
         """Return what the agents have done for lessons since the last call."""
         returns, self._returns_of_lesson = self._returns_of_lesson, []
         elo = None if self.self_play is None else self.self_play.elo
-        return LessonProgress(returns, self.model.num_timesteps / self.max_steps, elo)
+        progress = self.model.num_timesteps / self.max_steps if self.max_steps else 1.0  # 0: it does not learn
+        return LessonProgress(returns, progress, elo)
 
     def start_lesson(self, reset: bool) -> None:
         """Lessons have changed.

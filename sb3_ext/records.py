@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from sb3_ext.algorithm import UnityAlgorithm
 from sb3_ext.console import LOG, summary_line
 from sb3_ext.experience import Trajectories, prefixed, without_prefix
 from sb3_ext.groups import GroupTrajectories
 from sb3_ext.learner import Learner
 from sb3_ext.plugins import StatsWriter
-from sb3_ext.ppo import PPO
 from sb3_ext.runs import Curve, Run, Summary, Timers, UpdateLog, resume, start_from, write
 from sb3_ext.sac import SAC
 from sb3_ext.settings import BehaviorSettings, RunSettings, SACHyperparameters
@@ -38,7 +38,7 @@ class BehaviorRecord:
     """
 
     def __init__(
-        self, name: str, model: PPO | SAC, settings: RunSettings, run: Run, writers: Sequence[StatsWriter] = ()
+        self, name: str, model: UnityAlgorithm, settings: RunSettings, run: Run, writers: Sequence[StatsWriter] = ()
     ) -> None:
         if not set(Path(name).parts).isdisjoint({"..", "/", run.logs.name}):
             raise UnityGymError(f"no folder can have the name of the behavior {name!r}: rename it in Unity")
@@ -157,8 +157,7 @@ class BehaviorRecord:
                     arrays |= prefixed(str(number), part.arrays())
                 write(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
             try:
-                deterministic = self.settings.network_settings.deterministic
-                self._checkpoints.save(self.model, newest, deterministic=deterministic)
+                self._checkpoints.save(self.model, newest, deterministic=self.settings.is_deterministic)
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise

@@ -52,6 +52,7 @@ import numpy as np
 import torch
 import yaml
 
+from sb3_ext.algorithm import UnityAlgorithm
 from sb3_ext.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from sb3_ext.mlagents_checkpoint import (
     MLAGENTS_CHECKPOINT,
@@ -61,7 +62,6 @@ from sb3_ext.mlagents_checkpoint import (
     read_mlagents_checkpoint,
 )
 from sb3_ext.policies import AgentPolicy
-from sb3_ext.ppo import PPO
 from sb3_ext.sac import SAC
 from sb3_ext.self_play import SelfPlay
 from sb3_ext.settings import RunSettings, dump
@@ -324,7 +324,7 @@ class Checkpoints:
 
     def save(
         self,
-        model: PPO | SAC,
+        model: UnityAlgorithm,
         reward: float | None,
         state: Mapping[str, Any] | None = None,
         deterministic: bool = False,
@@ -374,7 +374,7 @@ class Checkpoints:
         known = [other for other in self.told.get("checkpoints", []) if other["steps"] in kept]
         self.told["checkpoints"] = [other for other in known if other["steps"] != step] + [entry]
 
-    def save_replay_buffer(self, model: PPO | SAC) -> None:
+    def save_replay_buffer(self, model: UnityAlgorithm) -> None:
         """Write what a model remembers, instead of what was written before.
 
         :raises UnityGymError: it cannot be written
@@ -382,7 +382,7 @@ class Checkpoints:
         assert isinstance(model, SAC)
         write(self.folder / _REPLAY_BUFFER, model.replay_buffer.save)
 
-    def load_replay_buffer(self, model: PPO | SAC) -> bool:
+    def load_replay_buffer(self, model: UnityAlgorithm) -> bool:
         """Let a model remember what was written.
 
         :return: whether anything was
@@ -411,7 +411,7 @@ def _newest_in(folder: Path) -> Path | None:
     return Checkpoints(folder).newest() or (theirs if theirs.is_file() else None)
 
 
-def resume(model: PPO | SAC, path: Path) -> dict[str, Any]:
+def resume(model: UnityAlgorithm, path: Path) -> dict[str, Any]:
     """Let a model continue from a checkpoint: networks, statistics, optimizers, counters and random numbers.
 
     :param model: Model, newly made from the settings.
@@ -439,7 +439,7 @@ def resume(model: PPO | SAC, path: Path) -> dict[str, Any]:
     return further
 
 
-def start_from(model: PPO | SAC, path: Path) -> str | None:
+def start_from(model: UnityAlgorithm, path: Path) -> str | None:
     """Give a new model the networks of a checkpoint that are like its own: at least the actor.
 
     :param model: Model, newly made from the settings.
@@ -486,7 +486,7 @@ def load_policy(policy: AgentPolicy, path: Path) -> None:
     policy.load_state_dict({**policy.state_dict(), **actor})
 
 
-def _start_from_mlagents(model: PPO | SAC, path: Path) -> str:
+def _start_from_mlagents(model: UnityAlgorithm, path: Path) -> str:
     checkpoint = read_mlagents_checkpoint(path)
     load_actor(model.policy, checkpoint)
     reason = load_critic(model.policy, checkpoint, [signal.name for signal in model.reward_signals])

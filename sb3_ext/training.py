@@ -26,6 +26,7 @@ from sb3_ext.launching import (
     launch,
     player_name,
     require_demonstrations,
+    require_source,
     with_samplers,
     with_seed,
 )
@@ -39,7 +40,7 @@ from sb3_ext.runs import Run, Timers
 from sb3_ext.sampler import Sampler, Samples, plain_name
 from sb3_ext.self_play import SelfPlay
 from sb3_ext.served_sampler import SamplerArguments
-from sb3_ext.settings import EnvSettings, RaySettings, RunSettings
+from sb3_ext.settings import BCSettings, EnvSettings, FixedSettings, RaySettings, RunSettings
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerPool
 from unity_gym.specs import BehaviorSpec
@@ -216,12 +217,15 @@ class Training(JointTraining):
         settings = self._settings.behavior(name)
         LOG.info("Hyperparameters for behavior name %s:\n%s", name, block_text(settings.model_dump()))
         model = build_model(spec, settings, self._settings.torch_settings.device)
+        if isinstance(settings, FixedSettings):
+            return Learner(name, spec, model, 0, deterministic=settings.is_deterministic)
+        require_source(name, settings)
         record = self._records[name] = BehaviorRecord(name, model, self._settings, self._run, self._writers)
         self_play = None
         if settings.self_play is not None:
             self_play = SelfPlay(**settings.self_play.model_dump(), seed=self._settings.env_settings.seed)
-        deterministic = settings.network_settings.deterministic
-        learner = Learner(name, spec, model, settings.max_steps, self_play, deterministic)
+        teacher = settings.teacher if isinstance(settings, BCSettings) else None
+        learner = Learner(name, spec, model, settings.max_steps, self_play, settings.is_deterministic, teacher)
         record.load_experience(learner)
         if self._has_bars:
             steps = model.num_timesteps
@@ -261,10 +265,11 @@ class Training(JointTraining):
 
     def _take_statistics(self, samples: Samples) -> None:
         for name, episodes in samples.episodes.items():
-            self._records[name].add_episodes(episodes)
+            if name in self._records:
+                self._records[name].add_episodes(episodes)
         for part, (seconds, count) in samples.seconds.items():
             self._timers.add(part, seconds, count)
-        for learner in self._acting:
+        for learner in self._recorded:
             self._records[learner.name].statistics.add(samples.stats)
 
     def _take_update(self, learner: Learner) -> None:
@@ -276,7 +281,7 @@ class Training(JointTraining):
     def _step(self) -> None:
         """Collect until something is due, and do it."""
         super()._step()
-        for learner in self._acting:
+        for learner in self._recorded:
             record = self._records[learner.name]
             if record.is_summary_due:
                 record.statistics.add({tag: [value] for tag, value in self._curricula.stats.items()})
@@ -292,6 +297,11 @@ class Training(JointTraining):
         self._change_team()
         for name, bar in self._bars.items():
             bar.update(self._learners[name].model.num_timesteps - bar.n)
+
+    @property
+    def _recorded(self) -> list[Learner]:
+        """The learners whose agents act for themselves, except for fixed policies."""
+        return [learner for learner in self._acting if learner.name in self._records]
 
     def _experience(self, learner: Learner) -> list[Trajectories]:
         """Return what was collected but not learned from."""
@@ -334,7 +344,8 @@ class Training(JointTraining):
         :param failed: After an error, perhaps of a sampler, whose experience is then lost.
         """
         lines = []
-        for name, learner in self._learners.items():
+        for name in self._records:
+            learner = self._learners[name]
             experience: list[Trajectories] = []
             try:
                 learner.model.finish_update()

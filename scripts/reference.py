@@ -105,8 +105,15 @@ def settings() -> str:
         text += f"\n## {title or 'Top level'}\n\n"
         if inspect.getdoc(model) != inspect.getdoc(model.__base__) and (doc := inspect.getdoc(model)):
             text += f"{doc}\n\n"
-        text += table(("key", "values", "default", "meaning"), [row(model, name) for name in model.model_fields])
+        text += table(("key", "values", "default", "meaning"), [row(model, name) for name in keys(model)])
     return text
+
+
+def keys(model: type[BaseModel]) -> list[str]:
+    """Return the keys of a block; those of a trainer are its own ones, as the others are in the table of all."""
+    if model in (schema.BCSettings, schema.FixedSettings):
+        return [name for name in model.model_fields if name not in schema.BehaviorSettings.model_fields]
+    return list(model.model_fields)
 
 
 def blocks(path: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
@@ -119,9 +126,13 @@ def blocks(path: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseMo
             place += ".NAME"
         if place.endswith("hyperparameters"):  # all other keys are the same for each trainer
             for trainer, kind in schema.TRAINERS.items():
+                if kind is schema.FixedSettings:  # it learns nothing
+                    continue
                 yield f"{place} ({trainer})", next(models_in(kind.model_fields[name].annotation))
         elif name == "behaviors":
             yield from blocks(place, schema.PPOSettings)
+            yield f"{place} (bc)", schema.BCSettings
+            yield f"{place} (fixed)", schema.FixedSettings
         elif name != "default_settings":
             for child in below:
                 yield from blocks(place + (f" ({child.__name__.lower()})" if len(below) > 1 else ""), child)

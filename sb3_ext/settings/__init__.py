@@ -16,6 +16,8 @@ from sb3_ext.settings.reading import dump, load, loads
 from sb3_ext.settings.schema import (
     GAIL,
     RND,
+    BCHyperparameters,
+    BCSettings,
     BehavioralCloning,
     BehaviorSettings,
     CheckpointSettings,
@@ -26,6 +28,7 @@ from sb3_ext.settings.schema import (
     Curriculum,
     EngineSettings,
     EnvSettings,
+    FixedSettings,
     Gaussian,
     GaussianParameters,
     Hyperparameters,
@@ -56,6 +59,8 @@ from sb3_ext.settings.schema import (
 __all__ = [
     "GAIL",
     "RND",
+    "BCHyperparameters",
+    "BCSettings",
     "BehaviorSettings",
     "BehavioralCloning",
     "CheckpointSettings",
@@ -66,6 +71,7 @@ __all__ = [
     "Curriculum",
     "EngineSettings",
     "EnvSettings",
+    "FixedSettings",
     "Gaussian",
     "GaussianParameters",
     "Hyperparameters",

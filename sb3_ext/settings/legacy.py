@@ -309,8 +309,10 @@ def _warn_of_removed_trainer(document: Document, path: KeyPath, trainer: str, is
     what = "behaviors without a section have no settings" if is_default else "the behavior is left out"
     document.warn(
         path,
-        f"has the trainer {trainer!r}, which ML-Agents has removed: {what}. To imitate a demonstration, give trainer: "
-        "ppo with behavioral_cloning: {demo_path: FILE}; sb3_ext.BC learns from demonstrations or a teacher alone",
+        f"has the trainer {trainer!r}, which ML-Agents has removed: {what}. To clone demonstrations, give "
+        "trainer_type: bc with demo_path: FILE in the current format; to clone a behavior of the scene "
+        "(brain_to_imitate), teacher: NAME instead. "
+        "trainer: ppo with behavioral_cloning: {demo_path: FILE} also learns from the reward",
     )
 
 

@@ -127,13 +127,19 @@ def _inherit(document: Document, tree: Tree) -> None:
         path: KeyPath = ("behaviors", name)
         if default is None:
             _require_trainer_type(document, path, own)
-        elif isinstance(own, dict) or own is None:
+        elif (isinstance(own, dict) or own is None) and not _is_fixed(own):
             base, own = unshared(default), own or {}
             if own.get("trainer_type", base.get("trainer_type")) != base.get("trainer_type"):
+                base = {key: base[key] for key in base if key in BehaviorSettings.model_fields}
                 base.pop("hyperparameters", None)
             if has_mistakes:
                 _note_inherited(document, path, own, base, ("default_settings",))
             behaviors[name] = _merge(base, own)
+
+
+def _is_fixed(behavior: Tree | None) -> bool:
+    """Whether a behavior only acts, and so inherits nothing."""
+    return behavior is not None and behavior.get("trainer_type") == "fixed"
 
 
 def _note_inherited(document: Document, path: KeyPath, own: Tree, base: Tree, origin: KeyPath) -> None:

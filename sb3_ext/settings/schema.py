@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from annotated_types import Ge, Gt, Le, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -289,6 +289,22 @@ class SACHyperparameters(Hyperparameters):
     """Timesteps per gradient step of reward signals; default: `steps_per_update`."""
 
 
+class BCHyperparameters(Hyperparameters):
+    """`num_epoch` passes after each `buffer_size` timesteps."""
+
+    batch_size: Count = 64
+    buffer_size: Count = 1000
+    """Timesteps of the agents per update; with `teacher`, those of the teacher."""
+    learning_rate: Positive = 1e-3
+    learning_rate_schedule: Schedule = "constant"
+    num_epoch: Count = 1
+    """Passes per update."""
+    validation_fraction: Annotated[Number, Ge(0), Lt(1)] = 0.1
+    """Fraction of the demonstrations that is held out, to validate on."""
+    window: Count = 20
+    """With `teacher`, the newest updates whose decisions are learned from."""
+
+
 class SignalSettings(Block):
     """The keys of every reward signal."""
 
@@ -444,7 +460,7 @@ class BehaviorSettings(Block):
     """How one behavior learns. `keep_checkpoints` of 0 or less keeps all of them."""
 
     trainer_type: str
-    """`ppo`, `poca`, `sac`, or a trainer of a plugin."""
+    """`ppo`, `poca`, `sac`, `bc`, `fixed`, or a trainer of a plugin."""
     hyperparameters: Hyperparameters
     """Hyperparameters of the trainer."""
     network_settings: NetworkSettings = NetworkSettings()
@@ -471,6 +487,11 @@ class BehaviorSettings(Block):
     """Train against snapshots of the own policy."""
     behavioral_cloning: BehavioralCloning | None = None
     """Clone demonstrations in addition to the reward."""
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether agents always take the most likely action."""
+        return self.network_settings.deterministic
 
     @field_validator("checkpoint_interval")
     @classmethod
@@ -515,9 +536,57 @@ class SACSettings(BehaviorSettings):
     hyperparameters: SACHyperparameters = SACHyperparameters()
 
 
+class BCSettings(BehaviorSettings):
+    """Behavioral cloning, from `demo_path` or `teacher`. The reward is only reported; `time_horizon` is not used."""
+
+    trainer_type: Literal["bc"] = "bc"
+    hyperparameters: BCHyperparameters = BCHyperparameters()
+    demo_path: Text | None = None
+    """A `.demo` file or a folder of such files."""
+    teacher: Text | None = None
+    """Behavior of the scene to learn from, instead of demonstrations."""
+
+
+class FixedSettings(BehaviorSettings):
+    """A behavior that only acts. It inherits nothing from `default_settings`."""
+
+    trainer_type: Literal["fixed"] = "fixed"
+    hyperparameters: Hyperparameters = Hyperparameters()
+    policy: Text
+    """An `.onnx` file, or `module:function`."""
+    deterministic: Flag = False
+    """Always take the most likely action."""
+
+    @classmethod
+    def _block_of(cls, data: Any) -> Any:
+        further = [str(key) for key in data if key not in FIXED_KEYS] if isinstance(data, Mapping) else []
+        if further:
+            raise _refusal(
+                f"delete {', '.join(further)}: a behavior with trainer_type fixed has {', '.join(FIXED_KEYS)} alone"
+            )
+        return super()._block_of(data)
+
+    @model_serializer(mode="wrap")
+    def _own_keys(self, write: SerializerFunctionWrapHandler) -> Tree:
+        return {name: value for name, value in write(self).items() if name in FIXED_KEYS}
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether agents always take the most likely action."""
+        return self.deterministic
+
+
+FIXED_KEYS = ("trainer_type", "policy", "deterministic")
+
 # A tag stands in pydantic's error locations; with this mark, which YAML forbids, it is never mistaken for a key.
 TAG = "\0"
-TRAINERS: dict[str, type[BehaviorSettings]] = {"ppo": PPOSettings, "poca": POCASettings, "sac": SACSettings}
+TRAINERS: dict[str, type[BehaviorSettings]] = {
+    "ppo": PPOSettings,
+    "poca": POCASettings,
+    "sac": SACSettings,
+    "bc": BCSettings,
+    "fixed": FixedSettings,
+}
 
 
 def trainer_types() -> list[str]:
@@ -559,6 +628,8 @@ AnyBehavior = Annotated[
     Annotated[PPOSettings, Tag(TAG + "ppo")]
     | Annotated[POCASettings, Tag(TAG + "poca")]
     | Annotated[SACSettings, Tag(TAG + "sac")]
+    | Annotated[BCSettings, Tag(TAG + "bc")]
+    | Annotated[FixedSettings, Tag(TAG + "fixed")]
     | Annotated[SerializeAsAny[BehaviorSettings], BeforeValidator(_plugged_trainer), Tag(TAG + "plugin")],
     Discriminator(
         _trainer_tag,

@@ -158,7 +158,7 @@ def test_it_is_an_sb3_algorithm(tmp_path: Path) -> None:
     assert model.num_timesteps >= 500
     assert len(list(tmp_path.glob("rl_model_*_steps.zip"))) > 1
     head, *lines = (tmp_path / "progress.csv").read_text().splitlines()
-    assert set(head.split(",")) >= {"train/loss", "validation/accuracy", "validation/mean_absolute_error"}
+    assert set(head.split(",")) >= {"train/imitation_loss", "validation/accuracy", "validation/mean_absolute_error"}
     assert lines
     before = model.num_timesteps
     model.learn(200, reset_num_timesteps=False)

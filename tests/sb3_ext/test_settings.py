@@ -18,6 +18,7 @@ import yaml
 from sb3_ext.settings import (
     Constant,
     Curriculum,
+    Memory,
     PPOHyperparameters,
     RunSettings,
     SACHyperparameters,
@@ -207,7 +208,7 @@ def test_behaviors_inherit_block_by_block_from_default_settings() -> None:
     assert (a.network_settings.hidden_units, a.network_settings.num_layers, a.network_settings.memory) == (32, 1, None)
     assert b == other == settings.default_settings
     assert b.network_settings.memory
-    assert b.network_settings.memory.model_dump() == {"sequence_length": 16, "memory_size": 128}
+    assert b.network_settings.memory == Memory(sequence_length=16, memory_size=128)
     assert isinstance(c.hyperparameters, SACHyperparameters)
     assert c.hyperparameters.batch_size == 128
     assert c.network_settings == b.network_settings
@@ -368,7 +369,7 @@ BROKEN = [
         4,
         f"{N}.memory.size",
         "8",
-        "delete it (known here: sequence_length, memory_size)",
+        "delete it (known here: sequence_length, memory_size, use_previous_action)",
     ),
     (BALL.replace("@", "self_play: {windows: 8}"), 3, f"{B}.self_play.windows", "8", "did you mean window?"),
     (SIGNAL.replace("@", "intrinsic: {}"), 4, f"{B}.reward_signals.intrinsic", "{}", "did you mean extrinsic?"),
@@ -434,7 +435,7 @@ BROKEN = [
         "'min'",
         "a shared critic has no second one",
     ),
-    (BALL.replace("@", "hyperparameters: {beta: 1}"), 2, f"{B}.trainer_type", "missing", "ppo, poca or sac"),
+    (BALL.replace("@", "hyperparameters: {beta: 1}"), 2, f"{B}.trainer_type", "missing", "ppo, poca, sac, bc or fixed"),
     ("env_settings: {num_envs: 0}", 1, "env_settings.num_envs", "0", "of at least 1"),
     ("env_settings: {base_port: 65530, num_envs: 9}", 1, "env_settings.num_envs", "9", "end at 65535"),
     ("env_settings: {num_areas: -1}", 1, "env_settings.num_areas", "-1", "of at least 1"),
@@ -715,7 +716,7 @@ Crawler:
     assert banana.network_settings.memory is None
     assert settings.behavior("BananaTwin") == settings.behavior("BananaTriplet") == banana
     assert hallway.network_settings.memory
-    assert hallway.network_settings.memory.model_dump() == {"sequence_length": 32, "memory_size": 256}
+    assert hallway.network_settings.memory == Memory(sequence_length=32, memory_size=256)
     assert (hallway.network_settings.hidden_units, hallway.max_steps) == (64, 50000)
     assert [name for name, _ in crawler.reward_signals.items()] == ["gail"], "a section replaces blocks as a whole"
     assert crawler.reward_signals.gail
@@ -828,7 +829,7 @@ Ball: {trainer: ppo, batch_size: 32}
         "old.yaml, line 3: Student has the trainer 'online_bc'",
         "old.yaml, line 4: Copy has the trainer 'offline_bc'",
     ]
-    assert all("behavioral_cloning: {demo_path: FILE}; sb3_ext.BC" in line for line in warned[1:])
+    assert all("give trainer_type: bc with demo_path: FILE" in line and "teacher: NAME" in line for line in warned[1:])
 
 
 def test_graph_scope_and_rates_that_counted_differently_are_not_used() -> None:

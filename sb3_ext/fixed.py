@@ -1,0 +1,166 @@
+"""Policies that only act: an ONNX file, or a function of the observations, as one behavior of a training."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from sb3_ext.agents import SpaceAdapter
+from sb3_ext.algorithm import UnityAlgorithm
+from sb3_ext.collector import Collection
+from sb3_ext.onnx_policy import OnnxPolicy
+from sb3_ext.policies import AgentPolicy
+from unity_gym.errors import UnityGymError
+from unity_gym.spaces import ObservationLayout, action_columns, action_space
+from unity_gym.specs import ActionTuple, Array, BehaviorSpec
+
+
+class FixedPolicy:
+    """An ONNX file, or a function, with the methods of `AgentPolicy` that acting needs.
+
+    A function receives the observations of n agents as `ObservationLayout` forms them, and returns their actions as the
+    action space forms them. Actions are stored as the environment gets them, without log-probabilities.
+
+    :param source: Path of an `.onnx` file, or "module:function"; modules of the current folder are found, too.
+    :param spec: Of the behavior.
+    :raises UnityGymError: If there is no such file or function, or the file does not fit the behavior.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, source: str, spec: BehaviorSpec) -> None:
+        self._source = source
+        self._layout = ObservationLayout(spec)
+        self.columns = SpaceAdapter(self._layout.space, action_space(spec.action_spec), (spec, self._layout))
+        self.memory_size = 0
+        self._onnx: OnnxPolicy | None = None
+        self._function: Callable[[Any], Any] | None = None
+        if source.endswith(".onnx"):
+            self._onnx = OnnxPolicy(source, spec=spec)
+            self.memory_size = self._onnx.memory_size
+        else:
+            self._function = load_function(source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FixedPolicy, (self._source, self.columns.spec)
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Return no weights."""
+        return []
+
+    def weights(self) -> dict[str, Array]:
+        """Return no weights."""
+        return {}
+
+    def load_acting(self, weights: Mapping[str, Any]) -> None:
+        """Do nothing, as there are no weights."""
+
+    def acting_copy(self) -> FixedPolicy:
+        """Return itself."""
+        return self
+
+    def to(self, device: str) -> FixedPolicy:  # noqa: ARG002
+        """Return itself."""
+        return self
+
+    def set_training_mode(self, mode: bool) -> None:
+        """Do nothing, as it does not learn."""
+
+    @staticmethod
+    def tensors(columns: Sequence[Array]) -> list[torch.Tensor]:
+        """Return the arrays as tensors."""
+        return [torch.as_tensor(column) for column in columns]
+
+    def select_actions(
+        self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
+    ) -> tuple[ActionTuple, Array]:
+        """Return the actions of n agents, and their memory afterwards; see `AgentPolicy.select_actions`."""
+        if self._onnx is not None:
+            return self._onnx.select_actions(columns, masks, memory, deterministic)
+        assert self._function is not None
+        n = len(columns[0])
+        observations = self._layout.select(list(columns), np.arange(n))
+        return action_columns(self.columns.spec.action_spec, self._function(observations), n), memory
+
+    def act(
+        self,
+        observations: list[torch.Tensor],
+        masks: torch.Tensor | None,
+        memory: torch.Tensor,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Decide for n agents; see `AgentPolicy.act`."""
+        n = len(observations[0])
+        allowed = np.ones((n, sum(self.columns.spec.action_spec.discrete_branches)), bool)
+        chosen, after = self.select_actions(
+            [column.numpy() for column in observations],
+            allowed if masks is None else masks.numpy(),
+            memory.numpy(),
+            deterministic,
+        )
+        actions = torch.from_numpy(np.concatenate([chosen.continuous, chosen.discrete], 1).astype(np.float32))
+        return actions, actions[:, :0], torch.as_tensor(np.asarray(after, np.float32))
+
+    def environment_actions(self, actions: Array) -> ActionTuple:
+        """Return the actions (n, columns) of `act`, as the environment gets them."""
+        size = self.columns.spec.action_spec.continuous_size
+        return ActionTuple(actions[:, :size], actions[:, size:].astype(np.int32))
+
+
+class FixedModel(UnityAlgorithm):
+    """A `FixedPolicy` in the place of a model that learns.
+
+    :param policy: Acts.
+    """
+
+    collection = Collection("cut", None)
+
+    def __init__(self, policy: FixedPolicy) -> None:
+        # Without the constructor of Stable-Baselines3, which builds what only learning needs.
+        self.policy = cast(AgentPolicy, policy)
+        self.device = policy.device
+        self.num_timesteps, self.batch_size = 0, 1
+
+    def _setup_model(self) -> None:
+        """Do nothing: the policy exists."""
+
+    def learn(self, *_: Any, **__: Any) -> FixedModel:
+        """Raise, as it does not learn.
+
+        :raises UnityGymError: Always.
+        """
+        raise UnityGymError("a fixed policy does not learn: give the behavior another trainer_type")
+
+    @property
+    def missing(self) -> int:
+        """1: there are no updates."""
+        return 1
+
+    def add(self, trajectories: Any) -> None:
+        """Discard what the agents experienced."""
+
+
+def load_function(source: str) -> Callable[[Any], Any]:
+    """Return the function that "module:function" names.
+
+    :raises UnityGymError: If there is none.
+    """
+    module, separator, name = source.partition(":")
+    if not separator or not module or not name:
+        raise UnityGymError(f"policy must be an .onnx file or module:function, got {source!r}")
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.append(folder)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UnityGymError(f"policy {source!r} cannot be imported: {error}. Give module:function") from error
+    if not callable(found):
+        raise UnityGymError(f"policy {source!r} must be a function of the observations, got {found!r:.80}")
+    return found  # type: ignore[no-any-return]

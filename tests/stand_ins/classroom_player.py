@@ -1,0 +1,86 @@
+"""A player of two behaviors with equal observations and actions, Teacher and Student.
+
+An agent sees one of three numbers as a one-hot vector. It gets 1 for choosing the number, in episodes of 5 decisions.
+In the scene `Mismatch`, the teacher has one choice more.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from unity_gym.scenes import __main__ as player
+from unity_gym.scenes.academy import Academy
+from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.scene import Scene
+from unity_gym.scenes.sensors import VectorSensor
+from unity_gym.specs import ActionSpec, Array
+
+CHOICES, DECISIONS = 3, 5
+
+
+class Classroom(Scene):
+    default_areas = 20
+    choices: ClassVar[dict[str, int]] = {"Teacher": CHOICES, "Student": CHOICES}
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.rng, self.time = np.random.default_rng(0), 0
+        self.numbers = {name: self.draw() for name in self.choices}
+        self.agents = {
+            name: Agents(
+                academy,
+                areas,
+                name,
+                [VectorSensor("number", CHOICES, partial(self.see, name))],
+                ActionSpec(0, (choices,)),
+                act=partial(self.act, name),
+                start_episode=lambda _: None,
+                decision_period=1,
+            )
+            for name, choices in self.choices.items()
+        }
+
+    def draw(self) -> Array:
+        return self.rng.integers(CHOICES, size=self.areas)
+
+    def see(self, name: str, rows: Array) -> Array:
+        return np.eye(CHOICES)[self.numbers[name][rows]]
+
+    def act(self, name: str, rows: Array) -> None:
+        agents = self.agents[name]
+        agents.reward[rows] += agents.discrete[rows, 0] == self.numbers[name][rows]
+
+    def after_step(self) -> None:
+        self.time += 1
+        for name, agents in self.agents.items():
+            self.numbers[name] = self.draw()
+            if self.time % DECISIONS == 0:
+                agents.end_episode(np.arange(len(agents)))
+
+    def reset_environment(self) -> None:
+        self.time = 0
+
+    def render(self, area: int) -> Array:  # noqa: ARG002
+        return np.zeros((2, 2, 3), np.uint8)
+
+
+class Mismatch(Classroom):
+    choices: ClassVar[dict[str, int]] = {"Teacher": CHOICES + 1, "Student": CHOICES}
+
+
+def launcher(folder: Path, scene: str = "Classroom") -> str:
+    """The path of an executable, written into `folder`, that plays the scene."""
+    path = folder / f"{scene}.sh"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" {scene} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+if __name__ == "__main__":
+    player.scene_class = {"Classroom": Classroom, "Mismatch": Mismatch}.__getitem__  # type: ignore[assignment]
+    sys.exit(player.main(sys.argv[1:]))
