@@ -18,11 +18,13 @@ import pytest
 from small_runs import assert_equal, await_line, run, weights, write
 
 from sb3_ext import PPO, RayWorkers, UnityVecEnv, Workers
+from sb3_ext.checkpoints import read_checkpoint
 from sb3_ext.experience import Trajectories
 from sb3_ext.groups import GroupTrajectories
 from sb3_ext.launching import with_samplers
 from sb3_ext.learn import main
 from sb3_ext.learner import Learner
+from sb3_ext.placement import RemoteSampler
 from sb3_ext.settings import loads
 from unity_gym.errors import UnityGymError
 
@@ -114,6 +116,41 @@ def test_learn_in_a_script_on_two_nodes_and_in_two_processes_gives_equal_weights
     assert_no_player_remains(nodes.mark)
     assert learned[0]._n_updates == 6
     assert_equal(learned[0].policy.state_dict(), learned[1].policy.state_dict())
+
+
+def test_snapshots_teams_and_ratings_of_self_play_travel_to_samplers_on_two_nodes_and_back(
+    tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rated: list[tuple[str, int | None]] = []  # the team that learned, and the step of the opponent
+    teams: list[str] = []
+    rate, set_team = Learner.rate, RemoteSampler.set_team
+
+    def note_rate(self: Learner, score: float, rivals: Sequence[tuple[Learner, int | None, int | None]]) -> None:
+        rated.extend((teams[-1], step) for _, step, _ in rivals)
+        rate(self, score, rivals)
+
+    def note_team(self: RemoteSampler, team: str, reset: bool = False) -> None:
+        teams.append(team)
+        set_team(self, team, reset)
+
+    monkeypatch.setattr(Learner, "rate", note_rate)
+    monkeypatch.setattr(RemoteSampler, "set_team", note_team)
+    play = {"save_steps": 3000, "team_change": 18_000, "swap_steps": 500, "window": 5}
+    changes = {"max_steps": 40_000, "self_play": play | {"play_against_latest_model_ratio": 0.2}}
+    sizes = {"buffer_size": 4096, "batch_size": 2048, "num_epoch": 1}
+    file = write(tmp_path, "SoccerTwos", "poca", hyperparameters=sizes, **changes)
+    given = [*flags(tmp_path, nodes.address), "--env", "Unity-SoccerTwos-v0", "--num-areas", "32"]
+    assert main([str(file), *given, "--run-id", "soccer"]) == 0
+    assert list(dict.fromkeys(teams)) == ["SoccerTwos?team=0", "SoccerTwos?team=1"]
+    assert len(teams) == 2 * 3  # both samplers, three turns
+    assert {team for team, _ in rated} == {*teams}
+    assert any(step for _, step in rated)  # a snapshot that was taken in this run played a match that counts
+    (checkpoint,) = (tmp_path / "soccer" / "SoccerTwos").glob("*.zip")
+    state = read_checkpoint(checkpoint).state["self_play"]
+    assert state is not None
+    assert state["elo"] != 1200
+    assert len({elo for _, elo, _ in state["snapshots"]}) > 1
+    assert all(step >= 3000 for step, _, _ in state["snapshots"])
 
 
 def test_samplers_act_during_updates_and_the_block_ray_gives_their_number(tmp_path: Path, nodes: Nodes) -> None:
