@@ -118,11 +118,14 @@ def test_learn_in_a_script_on_two_nodes_and_in_two_processes_gives_equal_weights
     assert_equal(learned[0].policy.state_dict(), learned[1].policy.state_dict())
 
 
-def test_snapshots_teams_and_ratings_of_self_play_travel_to_samplers_on_two_nodes_and_back(
+def test_snapshots_teams_and_ratings_of_self_play_travel_to_samplers_on_three_nodes_and_back(
     tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from sb3_ext.ray_cluster import ActorChannel
+
     rated: list[tuple[str, int | None]] = []  # the team that learned, and the step of the opponent
     teams: list[str] = []
+    places: set[str] = set()
     rate, set_team = Learner.rate, RemoteSampler.set_team
 
     def note_rate(self: Learner, score: float, rivals: Sequence[tuple[Learner, int | None, int | None]]) -> None:
@@ -132,6 +135,8 @@ def test_snapshots_teams_and_ratings_of_self_play_travel_to_samplers_on_two_node
     def note_team(self: RemoteSampler, team: str, reset: bool = False) -> None:
         teams.append(team)
         set_team(self, team, reset)
+        assert isinstance(self._channel, ActorChannel)
+        places.add(self._channel._node.split()[2])
 
     monkeypatch.setattr(Learner, "rate", note_rate)
     monkeypatch.setattr(RemoteSampler, "set_team", note_team)
@@ -139,10 +144,15 @@ def test_snapshots_teams_and_ratings_of_self_play_travel_to_samplers_on_two_node
     changes = {"max_steps": 40_000, "self_play": play | {"play_against_latest_model_ratio": 0.2}}
     sizes = {"buffer_size": 4096, "batch_size": 2048, "num_epoch": 1}
     file = write(tmp_path, "SoccerTwos", "poca", hyperparameters=sizes, **changes)
-    given = [*flags(tmp_path, nodes.address), "--env", "Unity-SoccerTwos-v0", "--num-areas", "32"]
-    assert main([str(file), *given, "--run-id", "soccer"]) == 0
+    given = [*flags(tmp_path, nodes.address, samplers=4), "--env", "Unity-SoccerTwos-v0", "--num-areas", "16"]
+    third = nodes.cluster.add_node(num_cpus=1, object_store_memory=STORE, node_name="third")
+    try:
+        assert main([str(file), *given, "--run-id", "soccer"]) == 0
+    finally:
+        nodes.cluster.remove_node(third)
+    assert places == {"left", "right", "third"}
     assert list(dict.fromkeys(teams)) == ["SoccerTwos?team=0", "SoccerTwos?team=1"]
-    assert len(teams) == 2 * 3  # both samplers, three turns
+    assert len(teams) == 4 * 3  # four samplers, three turns
     assert {team for team, _ in rated} == {*teams}
     assert any(step for _, step in rated)  # a snapshot that was taken in this run played a match that counts
     (checkpoint,) = (tmp_path / "soccer" / "SoccerTwos").glob("*.zip")
