@@ -759,7 +759,7 @@ def test_sb3s_callbacks_wrappers_and_evaluation_fit(tmp_path: Path) -> None:
 
     callbacks = [
         CheckpointCallback(100, str(tmp_path)),
-        EvalCallback(make(), eval_freq=100, n_eval_episodes=2, best_model_save_path=str(tmp_path), verbose=0),
+        EvalCallback(make(), eval_freq=20, n_eval_episodes=2, best_model_save_path=str(tmp_path), verbose=0),
         StopTrainingOnMaxEpisodes(5),
     ]
     model = PPO(

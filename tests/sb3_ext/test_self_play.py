@@ -266,7 +266,7 @@ def test_agents_that_join_a_running_game_meet_its_players() -> None:
 @pytest.mark.parametrize("kind", [PPO, POCA, SAC])
 @pytest.mark.parametrize("memory", [0, 8])
 def test_a_snapshot_acts_as_the_policy_did(make: Any, kind: type[UnityAlgorithm], memory: int) -> None:
-    options = {"memory_size": memory, "sequence_length": 4} if memory else {}
+    options = {"memory_size": memory, "sequence_length": 4, "use_previous_action": True} if memory else {}
     env = make(SelfPlay(save_steps=60, swap_steps=30))
     model = small(env, kind, policy_kwargs={"hidden_units": 8, "num_layers": 1, "normalize": True, **options})
     then: dict[int, Array] = {}
@@ -293,8 +293,8 @@ def test_a_snapshot_acts_as_the_policy_did(make: Any, kind: type[UnityAlgorithm]
     assert len(then) >= 3
     for snapshot in list(snapshots)[1:]:
         player = snapshot.player()
-        assert player.memory_size == memory
-        memories = np.zeros((50, memory), np.float32)
+        assert player.memory_size == (memory + CHOICES if memory else 0)  # with the previous action
+        memories = np.zeros((50, player.memory_size), np.float32)
         assert (
             player.select_actions(columns, masks, memories, deterministic=True)[0].discrete == then[snapshot.step]
         ).all()
@@ -306,7 +306,7 @@ def test_a_snapshot_acts_as_the_policy_did(make: Any, kind: type[UnityAlgorithm]
 
 def _logits(policy: Any, columns: list[Array]) -> torch.Tensor:
     with torch.no_grad():
-        size = policy.settings.memory_size
+        size = policy.body.state_size
         features, _ = policy.body(policy.tensors(columns), torch.zeros(50, size) if size else None)
         return policy.head(features)[2].clone()
 
