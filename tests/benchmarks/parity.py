@@ -19,13 +19,14 @@ from pathlib import Path
 import yaml
 from trainers import CONFIGS, TOO_LONG, summaries
 
-SCENES = {"3DBall": (98.0, 6000), "PushBlock": (4.5, 20_000)}  # threshold, summary_freq
+SCENES = {"3DBall": (98.0, 6000, 0), "PushBlock": (4.5, 40_000, 128_000)}
+"""Threshold, summary_freq, and the timesteps of the first full episodes: until then only episodes that succeed end."""
 MODES = {"synchronous": (), "--num-workers 2": ("--num-workers=2",), "threaded": ()}
 
 
 def timesteps(scene: str, mode: str, seed: int) -> float:
     """Return the timesteps to the threshold; infinite where it was not reached in time."""
-    threshold, summary_freq = SCENES[scene]
+    threshold, summary_freq, first = SCENES[scene]
     settings = yaml.safe_load((CONFIGS / "ppo" / f"{scene}.yaml").read_text(encoding="utf-8"))
     settings["behaviors"][scene] |= {"summary_freq": summary_freq, "threaded": mode == "threaded"}
     with tempfile.TemporaryDirectory() as folder:
@@ -34,7 +35,8 @@ def timesteps(scene: str, mode: str, seed: int) -> float:
         command = [sys.executable, "-m", "sb3_ext.learn", str(path), f"--env=Unity-{scene}-v0", "--num-envs=2"]
         command += [*MODES[mode], f"--seed={seed}", "--run-id=run", f"--results-dir={folder}"]
         with closing(summaries(command, TOO_LONG)) as lines:
-            return next((float(line.steps) for line in lines if line.reward >= threshold), math.inf)
+            reached = (line.steps for line in lines if line.reward >= threshold and line.steps > first)
+            return float(next(reached, math.inf))
 
 
 def main() -> None:
