@@ -46,7 +46,7 @@ class Teacher:
 
     :param policy: a model with SB3's `predict`, such as `OnnxPolicy`, or a callable: observations of n agents, as
         `ObservationLayout` forms them → their actions, as the action space forms them. Arrays of its memory, where it
-        has any, begin with the agents
+        has any, start with the agents
     :param spec: of the teacher's behavior
     :param layout: the form of the observations; by default "split"
     :param sample_actions: Execute sampled teacher actions but record the deterministic ones, so that the student learns
@@ -187,7 +187,7 @@ class Teacher:
 class BC(UnityAlgorithm):
     """Behavioral cloning (Pomerleau 1991): the policy does in each state what the expert did in it.
 
-    Offline it learns from recordings. A part of them is held out: learning ends when the loss on it has not fallen for
+    Offline it learns from demonstrations. A part is held out: learning ends when the loss on it has not fallen for
     `patience` epochs, and the best weights are kept. `validation_scores` has the scores on that part, see `score`.
     Online, with a teacher, the agents of the environment do what the teacher decides while the policy learns from what
     it has recorded until now; `teacher.stop()`, `teacher.start()` and `teacher.clear()` rule the record, at any time.
@@ -202,7 +202,7 @@ class BC(UnityAlgorithm):
         recorded
     :param learning_rate: a number, or a function of the remaining progress (1 → 0)
     :param batch_size: decisions a minibatch
-    :param demonstrations: a `.demo` file, a folder of them, or a loaded recording
+    :param demonstrations: a `.demo` file, a folder of them, or a loaded demonstration
     :param teacher: in their place, a policy, see `Teacher`, for the agents of `env`, which is a `UnityVecEnv`; or a
         `Teacher` that another loop lets act; call `train` in that loop
     :param validation_fraction: Fraction of the demonstrations to validate on, in [0, 1): whole episodes, or the end of
@@ -220,7 +220,8 @@ class BC(UnityAlgorithm):
     :param verbose: 0 nothing, 1 progress, 2 debugging
     :param seed: of NumPy, torch and the environment
     :param device: "cpu", "cuda", or "auto"
-    :raises DemonstrationError: no such recording, or one of another behavior; the message shows both, sensor by sensor
+    :raises DemonstrationError: If there is no such demonstration, or it is of another behavior; the message shows both,
+        sensor by sensor
     :raises UnityGymError: demonstrations and a teacher, or neither, or a number that makes no sense
     """
 
@@ -262,7 +263,7 @@ class BC(UnityAlgorithm):
                 raise UnityGymError(f"{name} is at least 1; got {number}")
         if not 0 <= validation_fraction < 1:
             raise UnityGymError(
-                f"validation_fraction is a part of the recordings, from 0 to below 1; got {validation_fraction}"
+                f"validation_fraction is a part of the demonstrations, from 0 to below 1; got {validation_fraction}"
             )
         self.batch_size, self.validation_fraction, self.patience = batch_size, validation_fraction, patience
         self.teacher_steps_per_epoch, self.action_scaling = teacher_steps_per_epoch, action_scaling
@@ -311,7 +312,7 @@ class BC(UnityAlgorithm):
         return Teacher(policy, self.env.table.spec, self.env.layout)
 
     def _setup_model(self) -> None:
-        """Build the policy, and read the recordings; gone ones, of a saved model, are missed only when it learns."""
+        """Build the policy, and read the demonstrations; without those of a saved model, only learning is an error."""
         self._setup_lr_schedule()
         shown = self.demonstrations
         if shown is not None and self.columns is None:
@@ -335,9 +336,9 @@ class BC(UnityAlgorithm):
         """Select actions as `UnityAlgorithm.select_actions` does; decisions of the student are not stored."""
         return super().select_actions(table, deterministic, learn=False)
 
-    def _read(self, recording: DemonstrationSource) -> Expert:
+    def _read(self, demonstration: DemonstrationSource) -> Expert:
         policy = self.policy
-        return Expert(recording, policy.columns.spec, policy.body.state_size, self.device)
+        return Expert(demonstration, policy.columns.spec, policy.body.state_size, self.device)
 
     def _excluded_save_params(self) -> list[str]:
         in_runs = ["_collected", "_watched", "_unseen", "_parts"]
@@ -389,14 +390,16 @@ class BC(UnityAlgorithm):
         )
         callback.on_training_start(locals(), globals())
         if self.teacher is None:
-            self._learn_from_recording(total_timesteps, callback, log_interval)
+            self._learn_from_demonstrations(total_timesteps, callback, log_interval)
         else:
             self._learn_from_teacher(self.teacher, total_timesteps, callback, log_interval)
         callback.on_training_end()
         self.policy.set_training_mode(False)
         return self
 
-    def _learn_from_recording(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
+    def _learn_from_demonstrations(
+        self, total_timesteps: int, callback: BaseCallback, log_interval: int | None
+    ) -> None:
         if self._expert is None:
             assert self.demonstrations is not None
             self._expert = self._read(self.demonstrations)
@@ -586,14 +589,14 @@ class BC(UnityAlgorithm):
         policy.set_training_mode(False)
         return True
 
-    def score(self, recording: DemonstrationSource) -> dict[str, float]:
-        """Compare the policy with a recording.
+    def score(self, demonstration: DemonstrationSource) -> dict[str, float]:
+        """Compare the policy with a demonstration.
 
         :return: `loss`; `accuracy`, the part of the choices that are the policy's most likely, where there are choices;
             `mean_absolute_error` of the continuous actions in −1…1, where there are any
-        :raises DemonstrationError: no such recording, or one of another behavior
+        :raises DemonstrationError: no such demonstration, or one of another behavior
         """
-        expert = self._read(recording)
+        expert = self._read(demonstration)
         return self._score(expert, expert.sequences(sequence_length(self.policy)))
 
     @torch.no_grad()

@@ -128,7 +128,7 @@ class Channel(Protocol):
         """
 
     def end(self) -> None:
-        """Begin to end the sampler and its players."""
+        """Start to end the sampler and its players."""
 
     def close(self) -> None:
         """End the sampler and its players, and wait for it."""
@@ -341,7 +341,7 @@ class RemoteSampler:
         return samplers[0]._place.wait([sampler._channel for sampler in samplers], seconds)
 
     def end(self) -> None:
-        """Begin to end the sampler and its players."""
+        """Start to end the sampler and its players."""
         self._channel.end()
 
     def close(self) -> None:

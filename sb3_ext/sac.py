@@ -82,7 +82,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     :param sde_sample_freq: -1.
     :param use_sde_at_warmup: False.
     :param demonstrations: what an expert did, to imitate it after each gradient step: a `.demo` file, a folder of them
-        or a loaded recording, or a `BehavioralCloning` that says how
+        or a loaded demonstration, or a `BehavioralCloning` that says how
     :param learning_rate_schedule: "linear" (to 1e-10 at the end) or "constant", for a number
     :param threaded: Run updates in a background thread while agents keep acting with the previous policy. The ratio of
         updates to timesteps stays. Seeded runs are not reproducible.
@@ -95,7 +95,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     :raises InvalidValueError: a schedule that does not exist
     :raises UnityGymError: a number that makes no sense, two signals of one name, sequences longer than a minibatch, or
         an environment in `VecNormalize`
-    :raises DemonstrationError: no such recording, or one of another behavior
+    :raises DemonstrationError: no such demonstration, or one of another behavior
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = POLICY_ALIASES

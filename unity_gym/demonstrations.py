@@ -87,7 +87,7 @@ class Demonstration:
     - `actions`: float32 (n, continuous size) and int32 (n, branches)
     - `action_masks`: bool (n, sum of the branch sizes), True = **allowed**
     - `rewards`, `group_rewards`: float32 (n,), the agent's own and its group's
-    - `terminated`, `truncated`: bool (n,). The last episode of a file may have neither: the recording stopped there.
+    - `terminated`, `truncated`: bool (n,). The last episode of a file may have neither: recording stopped there.
     - `episodes`: int (k, 2), the first row of each episode and the row after its last
     - `headers`: one a file
 

@@ -35,7 +35,7 @@ def to_minari(
 
     Spaces are those of `gymnasium.make`. A reward is the agent's own plus its group's; `infos` hold `group_reward`, of
     shape (steps + 1, 1), and, with discrete actions, `action_mask`, of the state that the action was chosen in. An
-    episode at whose end the recording stopped is truncated.
+    episode at whose end recording stopped is truncated.
 
     :param demonstration: What `unity_gym.demonstrations.load` or `record` returned.
     :param dataset_id: Name of the new dataset, such as "unity/Basic/expert-v0".

@@ -131,7 +131,7 @@ def encode_images(images: Array) -> list[bytes]:
             images = np.concatenate([images, black], axis=1)
         images = images.reshape(n, -1, 3, height, width).transpose(0, 1, 3, 4, 2)
     n, parts, height, width, _ = images.shape
-    lines = np.zeros((n * parts, height, 1 + 3 * width), np.uint8)  # each line begins with its filter type, 0
+    lines = np.zeros((n * parts, height, 1 + 3 * width), np.uint8)  # each line starts with its filter type, 0
     lines[:, :, 1:] = images.reshape(n * parts, height, 3 * width)
     head = SIGNATURE + _chunk(b"IHDR", _HEADER.pack(width, height, 8, 2, 0, 0, 0))
     encoded = [head + _chunk(b"IDAT", zlib_ng.compress(part, _LEVEL)) + _END for part in lines]

@@ -92,21 +92,21 @@ def _unfilter_all(scanlines, samples, images, first):  # type: ignore[no-untyped
     _, channels, height, width = images.shape
     per_image = (channels + 2) // 3
     surplus = np.empty((3, height, width), np.uint8)  # for a last PNG of which only one or two channels are used
-    begin = 0
+    start = 0
     for number in range(len(samples)):
         image, part = divmod(first + number, per_image)
         used = min(3, channels - 3 * part)
         output = images[image, 3 * part : 3 * part + 3] if used == 3 else surplus
-        end = begin + height * (1 + samples[number] * width)
+        end = start + height * (1 + samples[number] * width)
         if samples[number] == 3:  # a constant step takes less time
-            wrong = _unfilter(scanlines[begin:end], 3, output)
+            wrong = _unfilter(scanlines[start:end], 3, output)
         else:
-            wrong = _unfilter(scanlines[begin:end], samples[number], output)
+            wrong = _unfilter(scanlines[start:end], samples[number], output)
         if wrong >= 0:
             return wrong
         if used < 3:
             images[image, 3 * part :] = surplus[:used]
-        begin = end
+        start = end
     return -1
 
 

@@ -156,7 +156,7 @@ class Skeleton:
     """A body: its parts, a parent before its children, and the drive of all its joints.
 
     `speculative`: contacts take away the speed that would carry a part into another or the ground within a tick, and
-    parts touch the ground already where they will be in the next tick. Otherwise, contacts begin when surfaces overlap.
+    parts touch the ground already where they will be in the next tick. Otherwise, contacts start when surfaces overlap.
     """
 
     parts: tuple[Part, ...]
