@@ -123,7 +123,7 @@ def test_a_behavior_is_cloned_from_demonstrations_and_the_run_resumes_and_acts(
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_student_learns_from_a_function_that_acts_in_the_scene(tmp_path: Path, heuristic: str, workers: str) -> None:
-    student = CLONE | {"teacher": "Teacher", "max_steps": 1000}
+    student = CLONE | {"teacher": "Teacher", "max_steps": 600}
     file = write(tmp_path, Student=student, Teacher={"trainer_type": "fixed", "policy": heuristic})
     assert run(tmp_path, file, "--num-workers", workers) == 0
     assert rewards(tmp_path)[0] < rewards(tmp_path)[-1]
@@ -140,7 +140,7 @@ def test_a_student_learns_from_a_behavior_that_learns_and_from_its_file_later(tm
     teacher = tmp_path / "Teacher.onnx"
     (tmp_path / "run" / "Teacher.onnx").rename(teacher)
     fixed = {"trainer_type": "fixed", "policy": str(teacher), "deterministic": True}
-    file = write(tmp_path, Student=student | {"max_steps": 1000}, Teacher=fixed)
+    file = write(tmp_path, Student=student | {"max_steps": 600}, Teacher=fixed)
     assert run(tmp_path, file, "--force") == 0
     assert rewards(tmp_path)[-1] > 3
 
