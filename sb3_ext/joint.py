@@ -14,6 +14,8 @@ from sb3_ext.sampler import Request, Samples, plain_name
 from sb3_ext.self_play import number_and_name
 from unity_gym.specs import BehaviorSpec
 
+_ROUND = 8  # updates after which samplers that do not wait for each other stop once
+
 
 class JointTraining:
     """Samplers and learners of all behaviors of a scene.
@@ -165,8 +167,13 @@ class JointTraining:
     def _collect_and_update(self) -> None:
         """Let samplers collect and learners learn until something is due for which all samplers have to stop.
 
-        Samples are taken over in the order in which samplers finish; each starts again at once.
+        Samples are taken over in the order in which samplers finish; each starts again at once. That ends after some
+        updates, too.
         """
+        ends = {
+            learner.name: learner.model.num_timesteps + _ROUND * learner.model.decisions_at_once
+            for learner in self._acting
+        }
         under_way: dict[int, Request] = {}  # by number of the sampler
         goes_on = True
         while True:
@@ -176,7 +183,7 @@ class JointTraining:
                     self._samplers[number].stop()
             for number, sampler in enumerate(self._samplers):
                 if number not in under_way and goes_on and not self._appeared:
-                    request = self._next_request([*under_way.values()])
+                    request = self._next_request([*under_way.values()], ends)
                     if request is not None:
                         sampler.start(request)
                         under_way[number] = request
@@ -192,14 +199,18 @@ class JointTraining:
                         self._update(learner)
         self._add_appeared()
 
-    def _next_request(self, under_way: Sequence[Request]) -> Request | None:
-        """How far a sampler is to go while others are under way; None if enough is under way until something is due."""
+    def _next_request(self, under_way: Sequence[Request], ends: Mapping[str, int]) -> Request | None:
+        """How far a sampler is to go while others are under way; None if enough is under way until something is due.
+
+        :param ends: Per behavior, the timesteps at which all samplers stop in any case.
+        """
         n = len(self._samplers)
         collect, limits = {}, {}
         for learner in self._acting:
             if learner.learns:
                 name = learner.name
-                left = self._steps_to_event(learner) - sum(request.limits.get(name, 0) for request in under_way)
+                left = min(self._steps_to_event(learner), ends[name] - learner.model.num_timesteps)
+                left -= sum(request.limits.get(name, 0) for request in under_way)
                 if left <= 0:
                     return None
                 collect[name] = share = -(-learner.model.decisions_at_once // n)

@@ -10,7 +10,8 @@ import subprocess
 import time
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -18,10 +19,11 @@ import pytest
 from small_runs import assert_equal, await_line, run, weights, write
 from stable_baselines3.common.utils import set_random_seed
 
-from sb3_ext import PPO, UnityVecEnv
+from sb3_ext import PPO, UnityVecEnv, joint
 from sb3_ext.checkpoints import read_checkpoint
 from sb3_ext.curriculum import ParameterValue
 from sb3_ext.from_settings import build_model
+from sb3_ext.joint import JointTraining
 from sb3_ext.learn import main
 from sb3_ext.placement import Place, RemoteSampler, SamplerLostError
 from sb3_ext.restarts import RestartPolicy
@@ -276,3 +278,49 @@ def test_a_signal_ends_the_wait_for_a_sampler_that_cannot_start_again() -> None:
     assert not sampler.result(lambda: next(looks)).decisions
     assert silent.is_closed
     assert sampler.peek("Ball") is None
+
+
+class StagedSampler:
+    """Hands over 10 decisions whenever it is asked for a result."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def start(self, request: Request) -> None:
+        self.requests.append(request)
+
+    def result(self, proceed: Any) -> Samples:  # noqa: ARG002
+        return Samples(stored={"Ball": 10})
+
+
+class StagedTraining(JointTraining):
+    """One behavior whose updates run in a thread, and that never ends."""
+
+    def __init__(self, samplers: list[Any]) -> None:
+        super().__init__(samplers)
+        self.order: list[int] = []
+        model = SimpleNamespace(threaded=True, num_timesteps=0, decisions_at_once=20, version=0)
+        model.finish_update = lambda **_: None
+        model.count = lambda decisions: setattr(model, "num_timesteps", model.num_timesteps + decisions)
+        learner = SimpleNamespace(name="Ball", model=model, learns=True, self_play=None, is_update_due=False)
+        learner.steps_to_event = 10**9
+        self._learners["Ball"] = cast(Any, learner)
+        self._published["Ball"] = 0
+
+    def _take(self, number: int, samples: Samples) -> None:
+        self.order.append(number)
+        super()._take(number, samples)
+
+
+def test_a_sampler_that_finishes_first_starts_again_at_once_and_a_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_the_second(samplers: list[Any], seconds: float = 0) -> list[int]:  # noqa: ARG001
+        return [len(samplers) - 1]  # the first one finishes last
+
+    monkeypatch.setattr(joint, "wait_for_any", only_the_second)
+    samplers = [StagedSampler(), StagedSampler()]
+    training = StagedTraining(samplers)
+    training._step()
+    assert training.order[:5] == [1] * 5
+    assert training.order[-1] == 0
+    assert training.order.count(0) == 1
+    assert samplers[1].requests[0].collect == {"Ball": 10}
