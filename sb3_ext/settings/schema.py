@@ -190,6 +190,8 @@ def _encoder(value: object) -> str:
 
 
 class NetworkSettings(Block):
+    """Networks of a behavior, or of a reward signal."""
+
     normalize: Flag = False
     """Normalize vector observations by their running mean and variance."""
     hidden_units: Count = 128
@@ -254,6 +256,8 @@ class POCAHyperparameters(Hyperparameters):
 
 
 class PPOHyperparameters(POCAHyperparameters):
+    """Hyperparameters of PPO."""
+
     shared_critic: Flag = False
     """Policy and critic share their network body."""
     second_critic: Literal["max", "min", "mean"] | None = None
@@ -315,16 +319,22 @@ class SignalSettings(Block):
 
 
 class RewardSignal(SignalSettings):
+    """Settings of a reward signal with networks of its own."""
+
     network_settings: NetworkSettings = NetworkSettings()
     """Network of the signal's own model."""
 
 
 class Curiosity(RewardSignal):
+    """Intrinsic reward for outcomes that a model of the environment predicts badly."""
+
     learning_rate: Positive = 3e-4
     """Learning rate of the forward and inverse models."""
 
 
 class GAIL(RewardSignal):
+    """Reward for acting as in demonstrations."""
+
     demo_path: Text
     """A `.demo` file or a folder of such files."""
     learning_rate: Positive = 3e-4
@@ -336,6 +346,8 @@ class GAIL(RewardSignal):
 
 
 class RND(RewardSignal):
+    """Intrinsic reward for observations that are unlike those seen before."""
+
     learning_rate: Positive = 1e-4
     """Learning rate of the predictor."""
 
@@ -522,16 +534,22 @@ class BehaviorSettings(Block):
 
 
 class PPOSettings(BehaviorSettings):
+    """Settings of a behavior, with the defaults of PPO."""
+
     trainer_type: Literal["ppo"] = "ppo"
     hyperparameters: PPOHyperparameters = PPOHyperparameters()
 
 
 class POCASettings(BehaviorSettings):
+    """Settings of a behavior that MA-POCA trains."""
+
     trainer_type: Literal["poca"] = "poca"
     hyperparameters: POCAHyperparameters = POCAHyperparameters()
 
 
 class SACSettings(BehaviorSettings):
+    """Settings of a behavior that SAC trains."""
+
     trainer_type: Literal["sac"] = "sac"
     hyperparameters: SACHyperparameters = SACHyperparameters()
 
@@ -651,11 +669,15 @@ class SamplerParameters(Block):
 
 
 class ConstantParameters(SamplerParameters):
+    """Parameter of a sampler that always returns one value."""
+
     value: Number = 0.0
     """The value."""
 
 
 class UniformParameters(SamplerParameters):
+    """Interval of a uniform sampler."""
+
     min_value: Number = 0.0
     """Lower bound."""
     max_value: Number = Field(default=1.0, validate_default=True)
@@ -670,6 +692,8 @@ class UniformParameters(SamplerParameters):
 
 
 class GaussianParameters(SamplerParameters):
+    """Mean and standard deviation of a normal sampler."""
+
     mean: Number = 1.0
     """Mean."""
     st_dev: NotNegative = 1.0
@@ -677,6 +701,8 @@ class GaussianParameters(SamplerParameters):
 
 
 class MultiRangeParameters(SamplerParameters):
+    """Intervals of a sampler that first picks one of them."""
+
     intervals: Annotated[list[list[Number]], MinLen(1)] = [[0.0, 1.0]]
     """Intervals `[low, high]`; one is drawn in proportion to its length."""
 
@@ -690,6 +716,8 @@ class MultiRangeParameters(SamplerParameters):
 
 
 class Constant(Block):
+    """Sampler that always returns one value."""
+
     sampler_type: Literal["constant"] = "constant"
     """Kind of the sampler."""
     sampler_parameters: ConstantParameters
@@ -702,6 +730,8 @@ class Constant(Block):
 
 
 class Uniform(Block):
+    """Sampler of a uniform distribution."""
+
     sampler_type: Literal["uniform"] = "uniform"
     """Kind of the sampler."""
     sampler_parameters: UniformParameters
@@ -709,6 +739,8 @@ class Uniform(Block):
 
 
 class Gaussian(Block):
+    """Sampler of a normal distribution."""
+
     sampler_type: Literal["gaussian"] = "gaussian"
     """Kind of the sampler."""
     sampler_parameters: GaussianParameters
@@ -716,6 +748,8 @@ class Gaussian(Block):
 
 
 class MultiRange(Block):
+    """Sampler of uniform distributions over several intervals."""
+
     sampler_type: Literal["multirangeuniform"] = "multirangeuniform"
     """Kind of the sampler."""
     sampler_parameters: MultiRangeParameters
@@ -784,6 +818,8 @@ class CompletionCriteria(Block):
 
 
 class Lesson(Block):
+    """Lesson of a curriculum."""
+
     name: Text
     """Name of the lesson."""
     value: Sampler
@@ -896,6 +932,8 @@ class RaySettings(Block):
 
 
 class EngineSettings(Block):
+    """Settings of the player's engine."""
+
     width: Count = 84
     """Width of the window in pixels."""
     height: Count = 84
@@ -915,6 +953,8 @@ class EngineSettings(Block):
 
 
 class CheckpointSettings(Block):
+    """Settings of the run's name, folder and checkpoints."""
+
     run_id: Text = "ppo"
     """Name of the run and of its folder."""
     initialize_from: Text | None = None
