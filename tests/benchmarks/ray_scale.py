@@ -67,15 +67,22 @@ class Speed(NamedTuple):
 class Measured(Training):
     """A training that stops after some seconds."""
 
+    _until = 0.0  # time at which samplers stop, after the first update
+
+    def _proceed(self) -> bool:
+        (learner,) = self._learners.values()
+        return super()._proceed() and (time.perf_counter() < self._until or not learner.model.version)
+
     def speed(self, seconds: float, warm_up: float = 2.0) -> Speed:
         """Train; only what comes after the warm-up and the first update counts."""
         (learner,) = self._learners.values()
-        end = time.perf_counter() + warm_up
-        while time.perf_counter() < end or not learner.model.version:
+        self._until = time.perf_counter() + warm_up
+        while time.perf_counter() < self._until or not learner.model.version:
             self._step()
         process = psutil.Process()
         steps, used, start = learner.model.num_timesteps, sum(process.cpu_times()[:2]), time.perf_counter()
         psutil.cpu_percent()
+        self._until = start + seconds
         while (spent := time.perf_counter() - start) < seconds:
             self._step()
         cores = psutil.cpu_percent() / 100
