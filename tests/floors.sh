@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 candidates="python3.10 python3.11" extras=scenes
-tests=(tests/wire/test_decode.py tests/test_slots.py tests/test_spaces.py)
+tests=(tests/wire/test_decode.py tests/test_slots.py tests/test_spaces.py tests/scenes/test_articulated.py)
 if [ "${1:-}" = --sb3 ]; then
   candidates=python3.11 extras="scenes sb3 onnx"
   tests+=(tests/sb3_ext/test_{distributions,experience,export,networks,replay,settings,vec_env}.py)
