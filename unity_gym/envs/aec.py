@@ -16,13 +16,13 @@ from unity_gym.specs import Array
 
 
 class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # PettingZoo has no types
-    """The agents of one player in turns: an agent has one when it requests a decision, and at the end of its episode.
+    """PettingZoo `AECEnv` of one player: an agent has a turn per decision and one at the end of its episode.
 
     Agents that request a decision at the same time have their turns one after the other, in the order of
     `possible_agents`, and act on the same state: the player advances after the last of them. Names, spaces,
-    observations, infos, deaths and arrivals are those of `UnityParallelEnv`.
+    observations, infos, dead agents and agents that spawn mid-episode are those of `UnityParallelEnv`.
 
-    :param options: as in `UnityParallelEnv`, without `wait_for`
+    :param options: Options as in `UnityParallelEnv`, without `wait_for`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -33,7 +33,7 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
         self.possible_agents: list[str] = self._game.possible_agents  # the same list, which may grow
         self.agents: list[str] = []
         self._turns: list[str] = []  # the agents that request a decision
-        self._actions: dict[str, Any] = {}  # of those that have had their turn
+        self._actions: dict[str, Any] = {}  # of the agents that have had their turn
 
     @property
     def observation_spaces(self) -> dict[str, gym.Space[Any]]:
@@ -54,7 +54,7 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
         return self._game.action_space(agent)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Start a game; see `UnityParallelEnv.reset`."""
+        """Start an episode; see `UnityParallelEnv.reset`."""
         self._observations, self.infos = self._game.reset(seed, options)
         self.agents = list(self._game.agents)
         self.rewards: dict[str, float] = dict.fromkeys(self.agents, 0.0)
@@ -74,7 +74,7 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
     def step(self, action: Any) -> None:
         """Take the turn of `agent_selection`; the last turn of an agent that ended takes None.
 
-        :raises ActionError: If an action does not fit; the agents that request a decision have their turns again
+        :raises ActionError: If an action does not fit; all agents that request a decision then have their turns again.
         """
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
@@ -94,7 +94,7 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
         self._deads_step_first()
 
     def _advance(self) -> None:
-        """Let all act, and step the player until an agent requests a decision or none is left."""
+        """Send all actions, and step the player until an agent requests a decision or none is left."""
         deadline = time.monotonic() + self._game.timeout_wait
         actions = self._actions
         while True:
@@ -127,5 +127,5 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
         return self._game.render()
 
     def close(self) -> None:
-        """End the player. Can be called any number of times."""
+        """Close the player. Can be called any number of times."""
         self._game.close()

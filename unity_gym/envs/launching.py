@@ -14,9 +14,9 @@ WAITS_FOR = ("all", "any")
 
 
 def require_wait_for(wait_for: str) -> None:
-    """Check the option of that name.
+    """Check the option `wait_for`.
 
-    :raises InvalidValueError: If it is neither "all" nor "any"
+    :raises InvalidValueError: If it is neither "all" nor "any".
     """
     if wait_for not in WAITS_FOR:
         raise InvalidValueError(f"wait_for must be 'all' or 'any', got {wait_for!r}")
@@ -31,13 +31,13 @@ def launch_rows(
 ) -> PlayerPool:
     """Launch and reset players whose agents of the given behaviors fit into the rows of one shared table.
 
-    :param options: How to launch each player. The embedded player lays out as many areas as `num_envs` agents take,
-        unless `num_areas` says how many
-    :param num_envs: Number of rows; by default one for each agent that lives after the reset
-    :param n_instances: How many players to launch
-    :param behavior: The behaviors to control, see `PlayerPool`
-    :param areas_to_draw: See `PlayerPool`
-    :raises UnityGymError: If there are more agents than rows, or other rows than the areas can have
+    :param options: Options of each player. The embedded player lays out the areas that `num_envs` agents take, unless
+        `num_areas` sets their number.
+    :param num_envs: Number of rows; by default one for each agent that is alive after the reset.
+    :param n_instances: Number of players to launch.
+    :param behavior: Names of the behaviors to control, see `PlayerPool`.
+    :param areas_to_draw: Number of areas to draw, see `PlayerPool`.
+    :raises UnityGymError: If there are more agents than rows, or the areas cannot have this number of rows.
     """
     lays_out = num_envs is not None and options.num_areas is None and str(options.file_name).startswith(EMBEDDED)
     if num_envs is not None and lays_out:

@@ -34,43 +34,44 @@ _MASK_PLACES = ("observation", "info", None)
 
 
 class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # PettingZoo has no types
-    """The agents of all behaviors and teams of one player, from decision to decision.
+    """PettingZoo `ParallelEnv` of the agents of all behaviors and teams of one player, from decision to decision.
 
-    An agent is named after its behavior and row: "pushblock_3"; where the scene has several teams, after behavior, team
-    and row: "soccertwos_1_0" is the first agent of team 1. A behavior's name is written in lower-case letters ("3DBall"
-    is "threedball"). Rows stay, whatever ids Unity gives.
+    An agent is named after its behavior and row: "pushblock_3". Where the scene has several teams, it is named after
+    behavior, team and row: "soccertwos_1_0" is the first agent of team 1. A behavior's name is written in lower-case
+    letters ("3DBall" is "threedball"). Rows are independent of Unity's agent ids.
 
     An agent whose episode ended stays dead until `reset()`: its row takes the zero action until then. An agent that
-    comes while the others play is in `agents` from then on, with the observation of its first decision; where its row
-    is a new one, its name is appended to `possible_agents`. The row of an agent that died in this episode stays silent
-    even if another agent takes it. So `possible_agents` may grow, and names never leave it.
+    spawns mid-episode is in `agents` from then on, with the observation of its first decision. If its row is new, its
+    name is appended to `possible_agents`. The row of an agent that died in this episode stays inactive even if another
+    agent takes it. So `possible_agents` may grow, and names are never removed from it.
 
     With `wait_for="all"` a step ends when every agent requests a decision or has ended. An agent that requests one
-    sooner repeats its action, of which a warning tells. With `wait_for="any"` a step is one exchange with the player:
-    `info["requests_decision"]` says which agents act next. The others keep their observation, get no reward and need no
-    action.
+    sooner repeats its action, and a warning reports this. With `wait_for="any"` a step is one environment step of the
+    player, and `info["requests_decision"]` marks the agents that act next. The others keep their observation, get no
+    reward and need no action.
 
-    With discrete actions, an observation is `{"observation": …, "action_mask": …}` as in PettingZoo's classic games:
-    int8 (sum of the branch sizes,), 1 = allowed, and `action_space(agent).sample(mask)` takes this mask, also where
-    actions are `MultiDiscrete` or `Dict(continuous, discrete)`. Of an agent that ended, it allows everything. Wrappers
-    that take no `Dict` observations, such as SuperSuit's, need `action_mask="info"`.
+    With discrete actions, an observation is `{"observation": …, "action_mask": …}` as in PettingZoo's classic games.
+    The mask is int8 (sum of the branch sizes,), 1 = allowed, and `action_space(agent).sample(mask)` takes it, also
+    where actions are `MultiDiscrete` or `Dict(continuous, discrete)`. The mask of an agent that ended allows
+    everything. Wrappers that support no `Dict` observations, such as SuperSuit's, need `action_mask="info"`.
 
-    A reward is the agent's own plus its group's. An info holds `stats` (the scene's statistics by name, where it sent
-    some with this step), `action_mask` and, in behaviors with groups, `group_reward`.
+    A reward is the agent's own plus its group's. An info holds `stats` (the scene's statistics by name, if it sent any
+    with this step), `action_mask` and, in behaviors with groups, `group_reward`.
 
-    The environment is pickled as its arguments: the copy launches a player of its own.
+    The environment is pickled as its arguments: the copy launches its own player.
 
-    :param behavior: the names of the behaviors to control, one or several, each with or without its "?team=…"; the
-        agents of the others take the zero action. By default all
-    :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
-    :param wait_for: "all" or "any"
-    :param action_mask: where action masks are: "observation" (and in the info, too), "info", or None for nowhere
-    :param max_cycles: truncate all agents after this many steps; with `wait_for="any"` a step after which no agent
-        requests a decision does not count. By default a game has no limit but the scene's
-    :param render_mode: "rgb_array": `render()` returns an image of the player's first area, uint8 (height, width, 3);
-        of a build, what the first agent's first camera sees. "human": a window shows it
-    :param options: as in `PlayerOptions`
-    :raises InvalidValueError: If an option has another value than those named
+    :param behavior: Names of the behaviors to control, one or several, each with or without its "?team=…"; the agents
+        of the others take the zero action. By default all.
+    :param observations: Form of the observations: "split" (rank-1 sensors concatenated) or "sensors" (one key per
+        sensor); see `ObservationLayout`.
+    :param wait_for: Agents that a step waits for: "all" or "any".
+    :param action_mask: Place of the action masks: "observation" (and also in the info), "info", or None for nowhere.
+    :param max_cycles: Number of steps after which all agents are truncated. With `wait_for="any"` a step after which no
+        agent requests a decision does not count. By default only the scene limits an episode.
+    :param render_mode: Mode of `render()`. "rgb_array": an image of the player's first area, uint8 (height, width, 3);
+        of a build, the image of the first agent's first camera. "human": a window shows it.
+    :param options: Player options, see `PlayerOptions`.
+    :raises InvalidValueError: If an option has an unsupported value.
     """
 
     metadata = rendering_metadata() | {"name": "unity_v0", "is_parallelizable": True}
@@ -104,14 +105,14 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         if max_cycles is not None and max_cycles < 1:
             raise InvalidValueError(f"max_cycles must be at least 1, got {max_cycles}")
         settings = PlayerOptions(**options)
-        self.metadata = deepcopy(type(self).metadata)  # nothing of it is shared
+        self.metadata = deepcopy(type(self).metadata)  # not shared between environments
         self.agents: list[str] = []
         self.possible_agents: list[str] = []
         self.timeout_wait = settings.timeout_wait
         self._waits_for_all = wait_for == "all"
         self._mask_place, self._max_cycles, self._cycles = action_mask, max_cycles, 0
         self._observations, self._visual_dtype = observations, settings.visual_dtype
-        self._labels: dict[str, str] = {}  # behaviors, without the team, by how agents are named after them
+        self._labels: dict[str, str] = {}  # behaviors, without the team, by the prefix of their agents' names
         self._has_teams = False
         self._casts: dict[str, _Cast] = {}
         self._cast_of: dict[str, _Cast] = {}
@@ -132,7 +133,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
             on_error.pop_all()
 
     def _meet_agents(self) -> None:
-        """Name the rows that have come since the last exchange."""
+        """Name the rows that were added since the last environment step."""
         self._has_teams |= len({_team(behavior) for behavior in self._pool.tables}) > 1
         for behavior, table in self._pool.tables.items():
             cast = self._casts.get(behavior)
@@ -144,7 +145,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
                 self._cast_of.update(zip(names, repeat(cast), strict=False))
 
     def _agent_name(self, behavior: str) -> str:
-        """Return what the names of the agents of a behavior start with."""
+        """Return the prefix of the names of a behavior's agents."""
         plain = behavior.partition("?")[0]
         letters = re.sub("[0-9]", lambda digit: _DIGITS[int(digit[0])], plain.lower())
         label = re.sub("[^a-z]", "", letters) or "agent"
@@ -165,14 +166,14 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """Return the agent's own observation space, always the same object.
 
-        :raises InvalidValueError: no such agent
+        :raises InvalidValueError: If no such agent exists.
         """
         return self._space(agent, "observation_space")
 
     def action_space(self, agent: str) -> gym.Space[Any]:
         """Return the agent's own action space, always the same object.
 
-        :raises InvalidValueError: no such agent
+        :raises InvalidValueError: If no such agent exists.
         """
         return self._space(agent, "action_space")
 
@@ -188,11 +189,11 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Start an episode with all agents that request a decision.
 
-        Where all agents ended together, Unity has started the next episodes, which continue; otherwise, or with a seed
+        Where all agents ended together, Unity has started the next episodes, which continue. Otherwise, or with a seed
         or options, RESET is sent.
 
-        :param seed: start the scene from scratch with this seed
-        :param options: environment parameters by name, sent before the reset
+        :param seed: Seed with which the scene starts from scratch.
+        :param options: Environment parameters by name, sent before the reset.
         """
         if options:
             self._pool.set_environment_parameters(options)
@@ -210,11 +211,11 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         return observations, infos
 
     def step(self, actions: Mapping[str, Any]) -> _Told:
-        """Act, and advance as `wait_for` says.
+        """Act, and advance as `wait_for` defines.
 
-        :param actions: the action of each agent in `agents`; those that request no decision need none
-        :raises NotReadyError: no agent is alive
-        :raises ActionError: an agent has no action, a name is not in `agents`, or an action does not fit its space
+        :param actions: Action of each agent in `agents`; agents that request no decision need none.
+        :raises NotReadyError: If no agent is alive.
+        :raises ActionError: If an agent has no action, a name is not in `agents`, or an action does not fit its space.
         """
         if not self.agents:
             raise NotReadyError("step() without a living agent: call reset() first")
@@ -246,7 +247,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         return list(chain.from_iterable(cast.requesting() for cast in self._casts.values()))
 
     def _told(self) -> _Told:
-        """Set `agents` and return what `step` returns."""
+        """Set `agents` and return the values that `step` returns."""
         self.agents = list(chain.from_iterable(cast.living() for cast in self._casts.values()))
         names, *columns = (
             list(chain(*parts)) for parts in zip(*(cast.tell() for cast in self._casts.values()), strict=True)
@@ -268,7 +269,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
 
         None with any other mode.
 
-        When no agent is left, it shows the state that the last episode ended in.
+        When no agent is left, the frame shows the last state of the episode.
         """
         return self._image() if self.render_mode == "rgb_array" else None
 
@@ -281,19 +282,19 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
             self._window.show(self._image())
 
     def close(self) -> None:
-        """End the player. Can be called any number of times."""
+        """Close the player. Can be called any number of times."""
         self._pool.close()
         if self._window is not None:
             self._window.close()
 
 
 class _Cast:
-    """The agents of one behavior, told as PettingZoo tells them: names, and who of them is in the game.
+    """The agents of one behavior under their PettingZoo names, and which of them are active.
 
-    :param name: what the names of its agents start with
-    :param table: its agents
-    :param layout: of their observations
-    :param mask_place: "observation", "info" or None: where masks are
+    :param name: Prefix of the names of its agents.
+    :param table: Table of its agents.
+    :param layout: Layout of their observations.
+    :param mask_place: Place of the action masks: "observation", "info" or None.
     """
 
     def __init__(self, name: str, table: AgentTable, layout: ObservationLayout, mask_place: str | None) -> None:
@@ -311,7 +312,7 @@ class _Cast:
             self.observation_space = gym.spaces.Dict({"observation": layout.space, "action_mask": mask})
 
     def grow(self) -> list[str]:
-        """Follow the table's growth; the names of the new rows."""
+        """Follow the table's growth, and return the names of the new rows."""
         known, rows = len(self._names), len(self._table)
         if known == rows:
             return []
@@ -322,13 +323,16 @@ class _Cast:
         return new
 
     def start(self) -> None:
-        """Start a game with the agents that request a decision."""
+        """Start an episode with the agents that request a decision."""
         self._acting = self._table.requests_decision.copy()
         self._ended, self._dead = np.zeros_like(self._acting), np.zeros_like(self._acting)
         self._rows = np.flatnonzero(self._acting)
 
     def advance(self) -> None:
-        """After a step: who ended leaves the game until `start`, and who asks for a first decision is in it."""
+        """Update the active agents after a step.
+
+        Agents that ended are inactive until `start`; agents that request their first decision become active.
+        """
         table = self._table
         self._ended = (table.terminated | table.truncated) & self._acting
         told = self._acting | (table.requests_decision & ~self._dead)
@@ -337,12 +341,12 @@ class _Cast:
         self._acting = told & ~self._ended
 
     def living(self) -> list[str]:
-        """Return the names of the agents in the game."""
+        """Return the names of the active agents."""
         names: list[str] = self._names[self._acting].tolist()
         return names
 
     def requesting(self) -> list[str]:
-        """Return the names of the agents in the game that request a decision."""
+        """Return the names of the active agents that request a decision."""
         names: list[str] = self._names[self._acting & self._table.requests_decision].tolist()
         return names
 
@@ -362,13 +366,16 @@ class _Cast:
                 else np.array(chosen)
             )
             acting = action_columns(spec, batch, len(rows))
-        except (ValueError, TypeError, KeyError) as error:  # numpy says in many ways that shapes differ
+        except (ValueError, TypeError, KeyError) as error:  # numpy raises all of these if shapes differ
             raise ActionError(f"the actions of {self._name!r} do not fit {self.action_space}: {error}") from error
         columns.continuous[rows], columns.discrete[rows] = acting.continuous, acting.discrete
         return columns
 
     def tell(self) -> tuple[list[Any], ...]:
-        """Names, observations, rewards, terminations, truncations, infos of who is in the game or has just ended."""
+        """Return the results of the agents that are active or have just ended.
+
+        :return: Names, observations, rewards, terminations, truncations and infos.
+        """
         table, rows = self._table, self._rows
         ended = self._ended[rows]
         batch = self._layout.select(table.observations, rows)
@@ -393,7 +400,7 @@ class _Cast:
         )
 
     def is_between_episodes(self) -> bool:
-        """Whether the last step ended every episode that was running, so that none is in its middle."""
+        """Return whether the last step ended every episode that was running."""
         table, known = self._table, len(self._running)
         return not (self._running & ~(table.terminated | table.truncated)[:known]).any()
 
@@ -405,7 +412,7 @@ def _team(behavior: str) -> int:
 
 
 def _sampling_with_flat_masks(space: gym.Space[Any]) -> gym.Space[Any]:
-    """Return the same space; `sample(mask)` takes a mask that is flat over all branches."""
+    """Return the same space, whose `sample(mask)` takes a mask that is flat over all branches."""
     if isinstance(space, gym.spaces.MultiDiscrete):
         return _MultiDiscrete(space.nvec)
     if isinstance(space, gym.spaces.Dict):

@@ -24,8 +24,8 @@ def rendering_metadata() -> dict[str, Any]:
 def open_window(render_mode: str | None, title: str) -> Window | None:
     """Return the window that `render_mode` needs.
 
-    :raises InvalidValueError: another mode than None, "rgb_array" or "human"
-    :raises UnityGymError: a window is needed and there is no display
+    :raises InvalidValueError: If the mode is not None, "rgb_array" or "human".
+    :raises UnityGymError: If a window is needed and there is no display.
     """
     if render_mode not in (None, *_MODES):
         raise InvalidValueError(f"render_mode is one of {list(_MODES)} or None, not {render_mode!r}")
@@ -33,14 +33,14 @@ def open_window(render_mode: str | None, title: str) -> Window | None:
 
 
 def render_frames(pool: PlayerPool, table: AgentTable, ended: bool = False) -> tuple[Array, ...]:
-    """One image per row of the table, uint8 (height, width, 3), of the present state.
+    """Return one image of the present state per row of the table, uint8 (height, width, 3).
 
-    The embedded player draws its areas, and agents of one area share the image. Of a build, it is what the first
-    camera among the agent's sensors sees. The image of a row that no agent has had is black.
+    The embedded player draws its areas, and agents of one area share the image. Of a build, it is the image of the
+    first camera among the agent's sensors. The image of a row that has had no agent is black.
 
-    :param pool: players that were told how many areas to draw
-    :param ended: take the state that the last episode ended in instead; for one agent only
-    :raises UnityGymError: the player draws nothing and the agents have no camera
+    :param pool: Players that were launched with a number of areas to draw.
+    :param ended: Whether to return the last state of the ended episode instead; for one agent only.
+    :raises UnityGymError: If the player draws nothing and the agents have no camera.
     """
     frames: list[Array | None] = [None] * len(table)
     for worker, channel in pool.rendering.items():
@@ -72,7 +72,7 @@ def _camera_image(table: AgentTable, row: int, ended: bool) -> Array:
 
 
 def tiled(frames: tuple[Array, ...]) -> Array:
-    """Images of one size side by side, uint8, in about as many rows as columns; gaps are black."""
+    """Return images of one size side by side, uint8, in about as many rows as columns; gaps are black."""
     height, width, _ = frames[0].shape
     columns = int(np.ceil(np.sqrt(len(frames))))
     rows = -(-len(frames) // columns)

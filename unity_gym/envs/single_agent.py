@@ -1,4 +1,4 @@
-"""A scene's only agent as a `gymnasium.Env`."""
+"""The only agent of a scene as a `gymnasium.Env`."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from unity_gym.specs import Array
 
 
 class UnitySingleAgentEnv(gym.Env[Any, Any]):
-    """One agent of one player, from decision to decision.
+    """Gymnasium environment of one agent of one player, from decision to decision.
 
-    `step` returns the observation of the next decision, or the last state of the episode when it ended; a step limit
-    of the scene is a truncation, any other end a termination. After an end Unity has already started the next episode:
-    `reset()` goes on with it. In mid-episode, or with a seed or options, `reset` sends RESET. An agent may change its
-    behavior from one episode to the next, as in WallJump, if both observe and do the same.
+    `step` returns the observation of the next decision, or the last state of the episode when it ended. A step limit of
+    the scene is a truncation, any other end a termination. After an end Unity has already started the next episode, and
+    `reset()` continues with it. In mid-episode, or with a seed or options, `reset` sends RESET. An agent may change its
+    behavior between episodes, as in WallJump, if both behaviors have the same observations and actions.
 
-    `info["action_mask"]` is bool (sum of the branch sizes,), True = allowed, where the behavior has discrete actions;
-    `info["group_reward"]` is the group's reward, where the agent has a group; `info["stats"]` maps the names of the
-    statistics that the scene sent with this step to numbers, see `PlayerPool.pop_stats`.
+    - `info["action_mask"]`: bool (sum of the branch sizes,), True = allowed; with discrete actions
+    - `info["group_reward"]`: the group's reward; for agents in groups
+    - `info["stats"]`: the statistics that the scene sent with this step, by name, see `PlayerPool.pop_stats`
 
-    :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
-    :param behavior: the names of the behaviors that the agent may have, one or several, each with or without its
-        "?team=…". By default all, which must observe and do the same
-    :param render_mode: "rgb_array": `render()` returns an image of the present state, uint8 (height, width, 3), which
-        the embedded player draws; of a build it is what the agent's first camera sees. "human": a window shows it
-    :param options: as in `PlayerOptions`; `num_areas` is 1 by default
-    :raises UnityGymError: the scene shows more than one agent or behavior
+    :param observations: Form of the observations: "split" (rank-1 sensors concatenated) or "sensors" (one key per
+        sensor); see `ObservationLayout`.
+    :param behavior: Names of the behaviors that the agent may have, one or several, each with or without its "?team=…".
+        By default all, which must have the same observations and actions.
+    :param render_mode: Mode of `render()`. "rgb_array": an image of the present state, uint8 (height, width, 3), drawn
+        by the embedded player; of a build, the image of the agent's first camera. "human": a window shows it.
+    :param options: Player options, see `PlayerOptions`; `num_areas` is 1 by default.
+    :raises UnityGymError: If the scene has more than one agent or behavior.
     """
 
     metadata = rendering_metadata()
@@ -52,7 +53,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
     ) -> None:
         require_form(observations)
         settings = PlayerOptions(**{"num_areas": 1, **options})  # type: ignore[arg-type]
-        self.metadata = rendering_metadata()  # nothing of it is shared
+        self.metadata = rendering_metadata()  # not shared between environments
         self.render_mode = render_mode
         with ExitStack() as on_error:
             self._window = open_window(render_mode, str(settings.file_name or "Unity"))
@@ -88,10 +89,10 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; see the class for when RESET is sent.
+        """Start an episode; the class docstring defines when RESET is sent.
 
-        :param seed: start the scene from scratch with this seed
-        :param options: environment parameters by name, sent before the reset
+        :param seed: Seed with which the scene starts from scratch.
+        :param options: Environment parameters by name, sent before the reset.
         """
         super().reset(seed=seed)
         if options:
@@ -105,10 +106,10 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         return self._layout.select(self._table.observations, 0), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Act, and advance to the agent's next decision or its episode's end.
+        """Act, and advance to the agent's next decision or the end of its episode.
 
-        :raises NotReadyError: no episode is running
-        :raises ActionError: the action does not fit the action space
+        :raises NotReadyError: If no episode is running.
+        :raises ActionError: If the action does not fit the action space.
         """
         if not self._in_episode:
             raise NotReadyError("step() without a running episode: call reset() first")
@@ -124,13 +125,13 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
 
     @property
     def behavior_name(self) -> str:
-        """The name of the agent's behavior, which may be another one in each episode."""
+        """The name of the agent's behavior, which may differ between episodes."""
         self._behavior = self._pool.behavior_of(0) or self._behavior
         return self._behavior
 
     @property
     def table(self) -> AgentTable:
-        """The agent's row as the last `reset` or `step` left it: its sensors one by one, and its specification."""
+        """The agent's row as the last `reset` or `step` left it, with an array per sensor and its specification."""
         return self._table
 
     def _require_same_agent(self) -> None:
@@ -153,7 +154,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
     def action_masks(self) -> Array:
         """Return a bool array (sum of the branch sizes,), True = allowed.
 
-        The method that sb3-contrib's MaskablePPO calls.
+        MaskablePPO of sb3-contrib calls this method.
         """
         mask: Array = self._table.action_mask[0].copy()
         return mask
@@ -163,8 +164,8 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
 
         None with any other mode.
 
-        After a step that ended the episode it shows the state that it ended in. With "human", `reset` and `step` have
-        shown it already.
+        After a step that ended the episode, the frame shows its last state. With "human", `reset` and `step` have shown
+        it already.
         """
         return self._image() if self.render_mode == "rgb_array" else None
 
@@ -177,7 +178,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             self._window.show(self._image())
 
     def close(self) -> None:
-        """End the player. Can be called any number of times."""
+        """Close the player. Can be called any number of times."""
         self._pool.close()
         if self._window is not None:
             self._window.close()

@@ -24,52 +24,53 @@ _Outcome = tuple[Any, Array, Array, Array, dict[str, Any]]
 
 
 class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
-    """Each agent, in one or more players, is a sub-environment: what `gymnasium.make_vec` makes.
+    """Vector environment whose sub-environments are the agents of one or more players.
 
-    With `wait_for="all"` a step ends when every agent with a running episode requests a decision. An agent that
-    requests one sooner repeats its action, of which a warning tells. With `wait_for="any"` a step is one exchange with
-    each player: rows whose agent has not requested a decision keep their observation, get no reward and ignore their
-    next action.
+    `gymnasium.make_vec` creates it. With `wait_for="all"` a step ends when every agent with a running episode requests
+    a decision. An agent that requests one sooner repeats its action, and a warning reports this. With `wait_for="any"`
+    a step is one environment step of each player. Rows whose agent has not requested a decision keep their observation,
+    get no reward and ignore their next action.
 
-    `autoreset_mode` says what happens when an episode ends, which Unity follows up with the next one by itself:
+    Unity starts the next episode of an agent by itself. `autoreset_mode` defines what is returned when an episode ends:
 
-    - `AutoresetMode.NEXT_STEP` (default, as in Gymnasium): the step returns the last observation; the next step ignores
-      the row's action and returns the first observation of the new episode and the reward 0. A player that waits for
-      nothing but such first decisions is not stepped. But it cannot hold one agent back: with `wait_for="all"` an agent
-      whose first decision falls due while others are in mid-episode takes the zero action for it, and the reward counts
-      for the row's next step. If the episode ends with that decision, it is left out. With `wait_for="any"` no decision
-      is lost: a step in which episodes ended returns only these rows, and the next one, which makes no exchange, the
-      others.
-    - `AutoresetMode.SAME_STEP`: the step returns the first observation of the next episode, and the last one of the old
-      in `infos["final_obs"]` (object array (num_envs,), None where no episode ended).
+    - `AutoresetMode.NEXT_STEP` (default, as in Gymnasium): the step returns the last observation. The next step ignores
+      the row's action and returns the first observation of the new episode and the reward 0. A player that waits only
+      for such first decisions is not stepped. But it cannot pause one agent. With `wait_for="all"` an agent whose first
+      decision is due while others are in mid-episode takes the zero action, and the reward counts for the row's next
+      step. If the episode ends with that decision, it is left out. With `wait_for="any"` no decision is lost. A step in
+      which episodes ended returns only these rows; the next one returns the others without stepping the players.
+    - `AutoresetMode.SAME_STEP`: the step returns the first observation of the next episode. `infos["final_obs"]` holds
+      the last one of the ended episode (object array (num_envs,), None where no episode ended).
 
-    Rewards are float64 (num_envs,), the agent's own plus its group's. `infos` holds arrays, and under "_<key>", as
-    Gymnasium does, which rows have the key:
+    Rewards are float64 (num_envs,), the agent's own plus its group's. `infos` holds arrays. As in Gymnasium, the entry
+    "_<key>" is a bool array (num_envs,) of the rows that have the key:
 
     - `action_mask`: bool (num_envs, sum of the branch sizes), True = allowed in the next step; with discrete actions
     - `group_reward`: float64 (num_envs,), the group's part of the reward; for agents in groups
-    - `alive`: bool (num_envs,). False: the row is between two episodes, or no agent has come into it; its observation
-      is an old one (zeros before its first agent), its reward 0, and its next action is ignored.
+    - `alive`: bool (num_envs,). False: the row is between two episodes, or has had no agent yet. Its observation is an
+      old one (zeros before its first agent), its reward is 0, and its next action is ignored.
     - `requests_decision`: bool (num_envs,), with `wait_for="any"`. False: the row's next action is ignored
-    - `stats`: the statistics that the scenes sent with this step, by name, each as float64 (num_envs,) of equal
-      numbers, because they are of the players as a whole; see `PlayerPool.pop_stats`
-    - `final_obs`, `final_info` (with `group_reward`): of the rows whose episode ended, with SAME_STEP
+    - `stats`: the statistics that the scenes sent with this step, by name, each as float64 (num_envs,). All rows hold
+      the same value, because the statistics describe the players as a whole; see `PlayerPool.pop_stats`
+    - `final_obs`, `final_info` (with `group_reward`): for the rows whose episode ended, with SAME_STEP
 
-    Agents may come and go while there are rows enough.
+    Agents may spawn and be removed as long as there are enough rows.
 
-    :param num_envs: the number of rows: as many as agents of all players may live at once. The embedded player lays out
-        as many areas as that takes, unless `num_areas` says how many
-    :param n_instances: how many players to launch
-    :param behavior: the names of the behaviors whose agents have the rows, one or several, each with or without its
-        "?team=…"; they may appear later. By default all, which must observe and do the same
-    :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor); see `ObservationLayout`
-    :param wait_for: "all" or "any"
-    :param autoreset_mode: SAME_STEP or NEXT_STEP, or their values "SameStep" and "NextStep"
-    :param render_mode: "rgb_array": `render()` returns an image for each agent, uint8 (height, width, 3), which agents
-        of one area share; of a build, what the agent's first camera sees. "human": a window shows them side by side
-    :param options: as in `PlayerOptions`
-    :raises UnityGymError: If there are more agents than rows, or behaviors that differ and none was named
-    :raises InvalidValueError: If an option has another value than those named, or no agent has the behavior
+    :param num_envs: Number of rows: the largest number of agents of all players that are alive at once. The embedded
+        player lays out the areas that this takes, unless `num_areas` sets their number.
+    :param n_instances: Number of players to launch.
+    :param behavior: Names of the behaviors whose agents have the rows, one or several, each with or without its
+        "?team=…"; they may appear later. By default all, which must have the same observations and actions.
+    :param observations: Form of the observations: "split" (rank-1 sensors concatenated) or "sensors" (one key per
+        sensor); see `ObservationLayout`.
+    :param wait_for: Agents that a step waits for: "all" or "any".
+    :param autoreset_mode: SAME_STEP or NEXT_STEP, or their values "SameStep" and "NextStep".
+    :param render_mode: Mode of `render()`. "rgb_array": an image per agent, uint8 (height, width, 3), shared by the
+        agents of one area; of a build, the image of the agent's first camera. "human": a window shows the images side
+        by side.
+    :param options: Player options, see `PlayerOptions`.
+    :raises UnityGymError: If there are more agents than rows, or if behaviors differ and none is selected.
+    :raises InvalidValueError: If an option has an unsupported value, or no agent has the behavior.
     """
 
     metadata = rendering_metadata() | {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -97,7 +98,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         require_wait_for(wait_for)
         self.num_envs = num_envs
         self.autoreset_mode = modes[name]
-        self.metadata = rendering_metadata() | {"autoreset_mode": self.autoreset_mode}  # nothing of it is shared
+        self.metadata = rendering_metadata() | {"autoreset_mode": self.autoreset_mode}  # own copy
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._waits_for_all = wait_for == "all"
         settings = PlayerOptions(**options)
@@ -122,7 +123,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         self._start()
 
     def _start(self) -> None:
-        """Start to keep what one step leaves for the next."""
+        """Reset the state that one step leaves for the next."""
         self._ended = np.zeros(self.num_envs, bool)  # the rows whose episode ended in the last step
         self._carried, self._carried_of_group = (np.zeros(self.num_envs) for _ in range(2))  # rewards not yet returned
         self._withholds = False  # the last step returned only the rows whose episode ended
@@ -130,11 +131,11 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start a new episode everywhere.
+        """Start a new episode in all rows.
 
-        :param seed: start the scenes from scratch with this seed (player i with seed + i). Of a list, one seed is
-            made: the agents of a player share its random numbers
-        :param options: environment parameters by name, sent before the reset
+        :param seed: Seed with which the scenes start from scratch (player i with seed + i). A list is reduced to one
+            seed, as the agents of a player share its random numbers.
+        :param options: Environment parameters by name, sent before the reset.
         """
         if seed is not None and not isinstance(seed, int | np.integer):
             if len(seed) != self.num_envs or any(part < 0 for part in seed):
@@ -155,9 +156,9 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         return self._layout.select(self._table.observations), self._infos(self._table.group_reward)
 
     def step(self, actions: Any) -> _Outcome:
-        """Act, and advance as `wait_for` says.
+        """Act, and advance as `wait_for` defines.
 
-        :raises ActionError: If the actions do not fit the action space
+        :raises ActionError: If the actions do not fit the action space.
         """
         columns = action_columns(self._table.spec.action_spec, actions, self.num_envs)
         outcome = self._step_all(columns) if self._waits_for_all else self._step_any(columns)
@@ -192,9 +193,9 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         return self._outcome(observations, own * acted, of_group * acted, acted)
 
     def _players_to_step(self, started: Array) -> list[int]:
-        """Return the players in which time passes: all but those whose only requests are first ones of an episode.
+        """Return the players to step: all except those whose only requests are the first of an episode.
 
-        :param started: bool (num_envs,), the rows with such a request
+        :param started: Rows with such a request, bool (num_envs,).
         """
         player, requests = self._table.player, self._table.requests_decision
         waiting = np.setdiff1d(player[started], player[requests & ~started])
@@ -219,11 +220,11 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         return self._outcome(observations, table.reward * told, table.group_reward * told, told)
 
     def _outcome(self, observations: Any, own: Array, of_group: Array, told: Array) -> _Outcome:
-        """Return what a step returns.
+        """Return the values that `step` returns.
 
-        :param own: Rewards of the agents
-        :param of_group: Rewards of their groups
-        :param told: bool (num_envs,), the rows whose ends are returned
+        :param own: Rewards of the agents.
+        :param of_group: Rewards of their groups.
+        :param told: Rows whose episode ends are returned, bool (num_envs,).
         """
         table = self._table
         terminated, truncated = table.terminated & told, table.truncated & told
@@ -258,7 +259,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         return infos
 
     def _tell_ends(self, infos: dict[str, Any], rows: Array, final: Any) -> None:
-        """Add what SAME_STEP tells of the episodes of `rows`, which ended, in the form of Gymnasium's SyncVectorEnv."""
+        """Add the SAME_STEP entries for `rows`, whose episodes ended, in the form of Gymnasium's SyncVectorEnv."""
         final_obs = np.full(self.num_envs, None, object)
         final_obs[rows] = np.fromiter(split_rows(final), object, len(rows))
         final_info: dict[str, Any] = {}
@@ -284,7 +285,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         return masks
 
     def render(self) -> tuple[Array, ...] | None:
-        """With `render_mode="rgb_array"`, the image of each agent's present state, uint8 (height, width, 3)."""
+        """Return the image of each agent's present state, uint8 (height, width, 3), with `render_mode="rgb_array"`."""
         return render_frames(self._pool, self._table) if self.render_mode == "rgb_array" else None
 
     def _show(self) -> None:
@@ -292,7 +293,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             self._window.show(tiled(render_frames(self._pool, self._table)))
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  # gymnasium's signature
-        """End the players."""
+        """Close the players."""
         self._pool.close()
         if self._window is not None:
             self._window.close()

@@ -9,20 +9,20 @@ import numpy as np
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import Array
 
-_LEAST_WIDTH = 320  # pixels; smaller images, as of cameras, are enlarged by a whole number
+_LEAST_WIDTH = 320  # pixels; smaller images, such as those of cameras, are enlarged by a whole number
 
 
 class Window:
-    """Shows images, one after the other, no faster than they would pass in the scene. Closing it hides the rest.
+    """Window that shows images one after the other, no faster than in the scene. Closing it hides later ones.
 
-    :param title: of the window
-    :param fps: images per second
-    :raises UnityGymError: this Python has no tkinter, or there is no display
+    :param title: Title of the window.
+    :param fps: Number of images per second.
+    :raises UnityGymError: If this Python has no tkinter, or there is no display.
     """
 
     def __init__(self, title: str, fps: float) -> None:
         try:
-            import tkinter  # optional in Linux distributions, and missing in few others
+            import tkinter  # optional in Linux distributions, and sometimes missing elsewhere
         except ImportError as error:
             raise UnityGymError(
                 f"render_mode='human' opens a window with tkinter, which this Python lacks ({error}): install it "
@@ -45,7 +45,7 @@ class Window:
         self._due = time.monotonic()
 
     def show(self, image: Array) -> None:
-        """Show uint8 (height, width, 3), when the one before has been there for its time."""
+        """Show an image, uint8 (height, width, 3), after the previous one has been shown for its period."""
         if not self._open:
             return
         factor = -(-_LEAST_WIDTH // image.shape[1])
@@ -54,7 +54,7 @@ class Window:
         height, width, _ = image.shape
         time.sleep(max(0.0, self._due - time.monotonic()))
         self._due = max(self._due, time.monotonic() - self._period) + self._period
-        # The PPM format, which Tk reads without further libraries.
+        # PPM, a format that Tk reads without further libraries
         self._image.configure(data=b"P6 %d %d 255\n" % (width, height) + np.ascontiguousarray(image).tobytes())
         self._label.configure(image=self._image)
         self._root.update()
