@@ -1,14 +1,14 @@
-"""The settings of a training run: ML-Agents' YAML format, read strictly.
+"""The settings of a training run: ML-Agents' YAML format, with strict validation.
 
-`load` reads a file, `loads` a text, `dump` writes the resolved settings back, and reading those gives equal settings.
-An unknown key or a value that makes no sense is one `SettingsError` that names file, line, key path, value and remedy;
-it lists everything that is wrong at once. Files of the oldest format (`default:` and one flat section a brain) are
-translated, and so are keys that ML-Agents renamed; a warning says what became of them.
+`load` reads a file, `loads` a string, and `dump` writes the resolved settings, from which equal settings are read.
+Unknown keys and invalid values raise one `SettingsError`. It lists every mistake with file, line, key path, value and
+remedy. Files of the oldest format (`default:` and one flat section per brain) are translated, and so are keys that
+ML-Agents renamed; a warning reports the result.
 
-How a value comes about, the strongest first: a flag that was typed, the behavior's own block, `default_settings`, the
-format's default. `default_settings` is completed with the format's defaults before the behaviors inherit from it, as
-ML-Agents does: a behavior that lists only `curiosity` keeps the `extrinsic` of `default_settings`. A behavior with
-another `trainer_type` than `default_settings` inherits none of its hyperparameters, since they belong to the algorithm.
+Precedence of values, highest first: command-line option, the behavior's own block, `default_settings`, the format's
+default. `default_settings` is completed with the format's defaults before the behaviors inherit from it, as in
+ML-Agents: a behavior that lists only `curiosity` keeps the `extrinsic` of `default_settings`. A behavior with another
+`trainer_type` than `default_settings` inherits none of its hyperparameters, since they belong to the algorithm.
 """
 
 from sb3_ext.settings.document import SettingsError

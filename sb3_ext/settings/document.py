@@ -1,4 +1,4 @@
-"""The text of settings: where a key path stands in it, and the messages about it."""
+"""Text of settings: the location of each key path in it, and messages about them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from unity_gym.errors import UnityGymError
 
 KeyPath: TypeAlias = tuple["str | int", ...]
 _TAG_ERRORS = (AttributeError, LookupError, TypeError)  # of PyYAML for values that do not fit their tag
-_MOST_CHARACTERS = 200_000  # of a text; PyYAML reads about 100,000 per second
-_MOST_VALUES = 20_000  # of a text whose aliases are written out; nine levels of nine aliases would be 400 million
+_MOST_CHARACTERS = 200_000  # per text; PyYAML reads about 100,000 per second
+_MOST_VALUES = 20_000  # per text, with aliases resolved; nine levels of nine aliases would be 400 million
 Tree: TypeAlias = dict[str, Any]
 
 
 class SettingsError(UnityGymError, ValueError):
-    """The settings cannot be used. Each line of the message names file, line, key path, value and remedy."""
+    """Error in settings. Each line of the message contains file, line, key path, value and remedy."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Keys are texts as they are written: a behavior may be called `on` or `007`."""
+    """YAML loader that reads keys as strings, as they are written: a behavior may be called `on` or `007`."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: ARG002
         self.flatten_mapping(node)
@@ -32,7 +32,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class Document:
-    """One text of settings: finds the line of a key path, whatever was translated in between, and collects mistakes.
+    """Text of settings, which finds the line of a key path, whatever was translated before, and collects mistakes.
 
     :param name: Name of the file in messages.
     """
@@ -77,7 +77,7 @@ class Document:
         return tree
 
     def _reject_duplicates(self, node: yaml.Node, path: KeyPath, seen: set[int]) -> None:
-        """YAML forbids the same key twice in a block; PyYAML would take the last."""
+        """Reject the same key twice in a block; YAML forbids this, but PyYAML would take the last."""
         if id(node) in seen:
             return
         seen.add(id(node))
@@ -100,22 +100,22 @@ class Document:
                 self._reject_duplicates(value, (*path, index), seen)
 
     def moved(self, path: KeyPath, origin: KeyPath) -> None:
-        """Record that what is at `path` stands at `origin` in the text."""
+        """Record that the value at `path` is at `origin` in the text."""
         self._origins[path] = origin
 
     def typed(self, path: KeyPath) -> None:
-        """Record that what is at `path` was given on the command line."""
+        """Record that the value at `path` was given on the command line."""
         self._typed.add(path)
 
     def origin(self, path: KeyPath) -> KeyPath:
-        """Where the value at `path` stands in the text."""
+        """Return the key path in the text of the value at `path`."""
         for cut in range(len(path), 0, -1):
             if path[:cut] in self._origins:
                 return (*self._origins[path[:cut]], *path[cut:])
         return path
 
     def message(self, path: KeyPath, complaint: str) -> str:
-        """File, line, key path and the complaint."""
+        """Return file, line, key path and the complaint."""
         return self._located(path, complaint)[1]
 
     def _located(self, path: KeyPath, complaint: str) -> tuple[int, str]:
@@ -126,16 +126,16 @@ class Document:
         return line or 0, f"{self.name}{f', line {line}' if line else ''}: {dotted(path) or 'the file'} {complaint}"
 
     def warn(self, path: KeyPath, complaint: str) -> None:
-        """Warn about what stands at `path`, which is used nevertheless or left out."""
+        """Warn about the value at `path`, which is used nevertheless or ignored."""
         warnings.warn(self.message(path, complaint), UserWarning, stacklevel=2)
 
     def report(self, path: KeyPath, complaint: str) -> None:
-        """Note a mistake, for `raise_mistakes`; the same one only once."""
+        """Record a mistake, for `raise_mistakes`; the same one only once."""
         line, text = self._located(path, complaint)
         self._mistakes.setdefault(text, line)
 
     def raise_mistakes(self) -> None:
-        """Raise all mistakes that were noted, in the order of their lines.
+        """Raise all recorded mistakes, ordered by line.
 
         :raises SettingsError: If there are any.
         """
@@ -143,7 +143,7 @@ class Document:
             raise SettingsError("\n".join(sorted(self._mistakes, key=self._mistakes.__getitem__))) from None
 
     def _line(self, path: KeyPath) -> int | None:
-        """Return the line of the key, or of the innermost block around it that stands in the text."""
+        """Return the line of the key, or of the innermost block around it that the text contains."""
         node, line = self.root, None
         for part in path:
             found: yaml.Node | None = None
@@ -161,7 +161,7 @@ class Document:
 
 
 def _without_python_object(node: yaml.Node) -> yaml.Node:
-    """Return the block of behaviors that ML-Agents 0.19 to 0.26 wrote as a call of Python into configuration.yaml."""
+    """Return the behaviors' block, which ML-Agents 0.19 to 0.26 wrote into configuration.yaml as a Python object."""
     if not re.fullmatch(r"tag:yaml\.org,2002:python/object/apply:mlagents\..*DefaultTrainerDict", node.tag):
         return node
     given = node.value if isinstance(node, yaml.MappingNode) else []
@@ -170,9 +170,9 @@ def _without_python_object(node: yaml.Node) -> yaml.Node:
 
 
 def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
-    """Return the number of nodes below one, those of an alias each time that it is used."""
+    """Return the number of nodes below one; those of an alias count each time that it is used."""
     if id(node) not in counts:
-        counts[id(node)] = 0  # of one that contains itself, which is reported when it is constructed
+        counts[id(node)] = 0  # for a node that contains itself, which is reported when it is constructed
         children: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
             children = [value for _, value in node.value]
@@ -183,7 +183,7 @@ def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
 
 
 def dotted(path: KeyPath) -> str:
-    """Return the path as text, such as `a.b[0].c`."""
+    """Return the path as a string, such as `a.b[0].c`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
@@ -194,7 +194,7 @@ def either(choices: Iterable[str]) -> str:
 
 
 def did_you_mean(given: object, choices: Iterable[str]) -> str:
-    """`; did you mean …?` with the nearest of the choices; nothing where none is near."""
+    """Return `; did you mean …?` with the nearest of the choices; an empty string if none is near."""
     squashed = {re.sub(r"[-_\s]", "", choice).lower(): choice for choice in choices}
     near = difflib.get_close_matches(re.sub(r"[-_\s]", "", str(given)).lower(), squashed, n=1, cutoff=0.6)
     return f"; did you mean {squashed[near[0]]}?" if near else ""
@@ -203,14 +203,14 @@ def did_you_mean(given: object, choices: Iterable[str]) -> str:
 def block_of(tree: object, key: str) -> Tree:
     """Return the block under `key`.
 
-    An empty one where there is none, and where validation will reject the value.
+    The block is empty if there is none, or if validation will reject the value.
     """
     block = tree.get(key) if isinstance(tree, dict) else None
     return block if isinstance(block, dict) else {}
 
 
 def unshared(tree: Any) -> Any:
-    """Return a copy in which nothing is shared, as aliases of YAML are."""
+    """Return a copy without shared objects, which aliases of YAML create."""
     if isinstance(tree, dict):
         return {key: unshared(value) for key, value in tree.items()}
     return [unshared(value) for value in tree] if isinstance(tree, list) else tree

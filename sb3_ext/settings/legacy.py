@@ -22,9 +22,9 @@ from sb3_ext.settings.validation_errors import unknown_key
 
 
 def upgrade(document: Document, tree: Tree) -> Tree:
-    """Translate what older versions of ML-Agents wrote, with warnings.
+    """Translate settings of older versions of ML-Agents, with warnings.
 
-    :return: The settings in the format of today. Mistakes are reported to the document.
+    :return: The settings in the current format. Mistakes are reported to the document.
     :raises SettingsError: If the file has a curriculum or samplers alone, with the text to write instead.
     """
     _reject_parameter_file(document, tree)
@@ -58,7 +58,7 @@ def upgrade(document: Document, tree: Tree) -> Tree:
         lessons = block_of(parameters, name).get("curriculum")
         if isinstance(lessons, list):
             _upgrade_lessons(document, (*path, "curriculum"), lessons)
-            # One lesson never ends: ML-Agents writes samplers like that.
+            # A single lesson never ends: ML-Agents writes samplers in this form.
             if len(lessons) == 1 and isinstance(lessons[0], dict) and lessons[0].keys() == {"name", "value"}:
                 parameters[name] = lessons[0]["value"]
                 document.moved(path, (*path, "curriculum", 0, "value"))
@@ -83,19 +83,19 @@ _CURRICULUM_KEYS = ("measure", "thresholds", "min_lesson_length", "signal_smooth
 
 
 def _is_curriculum(block: object) -> bool:
-    """Whether a block has the format of ML-Agents 0.18 and older."""
+    """Return whether a block has the format of ML-Agents 0.18 and older."""
     return isinstance(block, dict) and block.keys() >= {"thresholds", "parameters"}
 
 
 def _reject_parameter_file(document: Document, tree: Tree) -> None:
-    """Raise for a file of a curriculum or of samplers alone, which ML-Agents up to 0.16 took.
+    """Raise for a file of a curriculum or of samplers alone, which ML-Agents up to 0.16 read.
 
-    :raises SettingsError: With what to write instead.
+    :raises SettingsError: If it is such a file, with the text to write instead.
     """
     path: KeyPath = ()
     if tree.keys() & RunSettings.model_fields.keys():
         return
-    if _is_curriculum(tree):  # of one behavior, whose name the file has
+    if _is_curriculum(tree):  # of one behavior, named as the file
         kind, old = "curriculum", {"curriculum": {Path(document.name).stem: tree}}
     elif tree and all(_is_curriculum(block) for block in tree.values()):
         kind, old = "curriculum", {"curriculum": tree}
@@ -236,7 +236,7 @@ _FLAT_HYPERPARAMETERS: dict[str, type[Hyperparameters]] = {
     "sac": SACHyperparameters,
 }
 _NESTED = ("trainer_type", "hyperparameters", "network_settings")
-# Where each key of a section stands today.
+# Key path of each key of a section in the current format.
 _FLAT_PATHS: dict[str, tuple[str, ...]] = {
     **{key: ("hyperparameters", key) for block in _FLAT_HYPERPARAMETERS.values() for key in block.model_fields},
     **{key: ("network_settings", key) for key in ("normalize", "hidden_units", "num_layers", "vis_encode_type")},
@@ -256,7 +256,7 @@ _REMOVED_TRAINERS = ("imitation", "online_bc", "offline_bc")
 
 
 def _is_flat(tree: Tree) -> bool:
-    """Whether a file has the oldest format; `default` holds what every section starts from."""
+    """Return whether a file has the oldest format, in which `default` contains the defaults of every section."""
     keys = {key for name in tree for key in block_of(tree, name)}
     if tree.keys() & RunSettings.model_fields.keys() or not keys.isdisjoint(_NESTED):
         return False
@@ -264,14 +264,14 @@ def _is_flat(tree: Tree) -> bool:
 
 
 def _are_flat(behaviors: Tree) -> bool:
-    """Whether behaviors have the format of ML-Agents 0.17: sections of the oldest format under `behaviors`."""
+    """Return whether behaviors have the format of ML-Agents 0.17: sections of the oldest format under `behaviors`."""
     keys = {key for name in behaviors for key in block_of(behaviors, name)}
     moved = {key for key, path in _FLAT_PATHS.items() if path != (key,)} - {"trainer"}
     return "trainer" in keys and keys.isdisjoint(_NESTED) and not keys.isdisjoint(moved)
 
 
 def _from_flat(document: Document, sections: Tree, place: KeyPath) -> Tree:
-    """Flat sections in the current format: a section replaces keys of `default`, blocks as a whole.
+    """Return flat sections in the current format: a section replaces keys of `default`, blocks as a whole.
 
     :param place: Key path of the sections.
     """
@@ -321,7 +321,7 @@ def _signals(behavior: Tree) -> set[str]:
 
 
 def _section_of(document: Document, sections: Tree, name: str, place: KeyPath) -> str | None:
-    """Return the section that holds the settings of `name`, which may name another one, which may do so too.
+    """Return the section with the settings of `name`; a section may refer to another one, repeatedly.
 
     :return: None after a mistake, which is reported.
     """
@@ -332,7 +332,7 @@ def _section_of(document: Document, sections: Tree, name: str, place: KeyPath) -
             document.report((*place, followed[-1]), f"is {target!r}: there is no such section; {known}")
             return None
         if target in followed:
-            if followed[0] == target:  # once for the whole circle
+            if followed[0] == target:  # report the circle once
                 chain = " -> ".join([*followed, target])
                 first = min(followed, key=list(sections).index)
                 if name == first:
@@ -353,7 +353,7 @@ def _behavior_of(
     """Return a flat section as a behavior's block.
 
     :param origins: Key path of each key in the file.
-    :param inherited: Keys that stand in `default`.
+    :param inherited: Keys that come from `default`.
     """
     trainer = flat.get("trainer", "ppo")
     hyperparameters = _FLAT_HYPERPARAMETERS.get(str(trainer), Hyperparameters).model_fields

@@ -1,4 +1,4 @@
-"""From a file to settings, and back."""
+"""Read settings from files, and write them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _RUN, _BEHAVIOR = TypeAdapter[RunSettings](RunSettings), TypeAdapter[BehaviorSet
 def load(path: str | Path | None, flags: Mapping[str, object] | None = None) -> RunSettings:
     """Read a settings file.
 
-    :param path: the YAML file; None stands for no file, where every behavior learns with the format's defaults
-    :param flags: what was typed on the command line and nothing else, by key path
-        ("env_settings.num_envs"); `*` is every behavior ("behaviors.*.network_settings.deterministic")
-    :raises SettingsError: there is no such file, or what it says cannot be used
+    :param path: Path of the YAML file; None for no file, so that every behavior has the defaults of the format.
+    :param flags: Options that are given on the command line, by key path ("env_settings.num_envs"); `*` is every
+        behavior ("behaviors.*.network_settings.deterministic").
+    :raises SettingsError: If there is no such file, or its content is invalid.
     """
     if path is None:
         return _resolve(Document("defaults"), {"default_settings": {}}, flags or {})
@@ -32,7 +32,7 @@ def load(path: str | Path | None, flags: Mapping[str, object] | None = None) -> 
 def text_of(path: Path) -> str:
     """Return the text of a settings file.
 
-    :raises SettingsError: If there is no such file, or it is no text.
+    :raises SettingsError: If there is no such file, or it is not a text file.
     """
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -47,15 +47,15 @@ def text_of(path: Path) -> str:
 
 
 def loads(text: str, name: str = "settings", flags: Mapping[str, object] | None = None) -> RunSettings:
-    """Read settings from YAML text; `name` stands for the file in messages. Else as `load`."""
+    """Read settings from YAML text; `name` is the file name in messages. The rest is as in `load`."""
     document = Document(name)
     return _resolve(document, document.read(text), flags or {})
 
 
 def dump(settings: RunSettings) -> str:
-    """Return the settings as YAML with every value spelled out.
+    """Return the settings as YAML with every value.
 
-    `loads` of it equals `settings`, and ML-Agents reads it.
+    `loads` of it equals `settings`, and ML-Agents can read it.
     """
     tree = settings.model_dump()
     if settings.default_settings is None:
@@ -78,10 +78,10 @@ def _resolve(document: Document, tree: Tree, flags: Mapping[str, object]) -> Run
 
 
 def _apply(document: Document, tree: Tree, flags: Mapping[str, object]) -> None:
-    """Put the command-line options over the file.
+    """Apply the command-line options, which override the file.
 
-    Of `resume` and `initialize_from`, the one that was typed wins, else `resume`. Of `resume` and `force`, the one that
-    was typed wins; if both were, or both stand in the file, both stay.
+    Of `resume` and `initialize_from`, the one on the command line takes precedence, else `resume`. Of `resume` and
+    `force`, the one on the command line does; if both are given in the same place, both stay.
     """
     for dotted, value in flags.items():
         head, *rest = dotted.split(".")
@@ -112,7 +112,7 @@ def _apply(document: Document, tree: Tree, flags: Mapping[str, object]) -> None:
 
 
 def _inherit(document: Document, tree: Tree) -> None:
-    """Merge `default_settings` under every behavior."""
+    """Merge `default_settings` into every behavior."""
     behaviors = block_of(tree, "behaviors")
     default: Tree | None = None
     has_mistakes = False
@@ -138,12 +138,12 @@ def _inherit(document: Document, tree: Tree) -> None:
 
 
 def _is_fixed(behavior: Tree | None) -> bool:
-    """Whether a behavior only acts, and so inherits nothing."""
+    """Return whether a behavior only acts, and so inherits nothing."""
     return behavior is not None and behavior.get("trainer_type") == "fixed"
 
 
 def _note_inherited(document: Document, path: KeyPath, own: Tree, base: Tree, origin: KeyPath) -> None:
-    """Let what is inherited have the place of its origin, so that a mistake there is one mistake."""
+    """Record the origin of inherited values, so that a mistake there is reported once."""
     for key, value in base.items():
         if key not in own:
             document.moved((*path, key), document.origin((*origin, key)))
@@ -155,11 +155,11 @@ def _require_trainer_type(document: Document, path: KeyPath, block: object) -> N
     if isinstance(block, dict) and "hyperparameters" in block and "trainer_type" not in block:
         reason = f"is missing: the hyperparameters need it. Give {either(trainer_types())}"
         document.report((*path, "trainer_type"), reason)
-        del block["hyperparameters"]  # which are right or wrong by the trainer
+        del block["hyperparameters"]  # whose validity depends on the trainer
 
 
 def _check_lessons(document: Document, tree: Tree) -> None:
-    """Check that lessons follow behaviors that the settings have."""
+    """Check that lessons refer to behaviors of the settings."""
     behaviors, default = block_of(tree, "behaviors"), block_of(tree, "default_settings")
     parameters = block_of(tree, "environment_parameters")
     for name in parameters:

@@ -1,4 +1,4 @@
-"""The format: every block, its keys, their defaults and the values that make sense."""
+"""The format: every block with its keys, their defaults and their valid values."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ from sb3_ext.settings.document import SettingsError, Tree, did_you_mean, either
 def _refusal(
     reason: str, at: tuple[str | int, ...] = (), value: object = None, choices: Iterable[str] = ()
 ) -> PydanticCustomError:
-    """Return an error that says what to do.
+    """Return an error that contains the remedy.
 
-    :param at: the key path below what is validated, where that is a block; `value` is what stands there
-    :param choices: the known values; the message suggests the nearest
+    :param at: Key path below the validated block; `value` is the value there.
+    :param choices: Valid values; the message suggests the nearest.
     """
     context = {"reason": reason, "at": at, "value": value, "choices": tuple(choices)}
     return PydanticCustomError("settings", "settings", context)
 
 
 def _number(value: object) -> float:
-    """Return a finite number, also from a text such as "1.0e7": YAML 1.1 takes that for a text."""
+    """Return a finite number, also from a string such as "1.0e7", which YAML 1.1 does not read as a number."""
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             number = float(value)
@@ -87,7 +87,7 @@ def _flag(value: object) -> bool:
 
 
 def _text(value: object) -> str:
-    """Return a text; a whole number too, for names such as `run_id: 5`."""
+    """Return a string, also from a whole number, for names such as `run_id: 5`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, str) and value:
@@ -120,14 +120,14 @@ def _raised_again(details: ErrorDetails) -> InitErrorDetails:
 
 
 class Block(BaseModel):
-    """A block of keys. An empty one (`network_settings:` with nothing below) is one of defaults."""
+    """Block of keys. An empty one (`network_settings:` with nothing below) consists of defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="wrap")
     @classmethod
     def _known_keys(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Report unknown keys and mistakes in known ones, where pydantic would stop at the first kind."""
+        """Report unknown keys together with mistakes in known ones; pydantic alone would stop at the first kind."""
         data = cls._block_of(data)
         if isinstance(data, cls):
             return validate(data)
@@ -147,12 +147,12 @@ class Block(BaseModel):
 
     @classmethod
     def _block_of(cls, data: Any) -> Any:
-        """Return the block that a value stands for."""
+        """Return the block that a value represents."""
         return {} if data is None else data
 
     @classmethod
     def _further_keys(cls) -> list[str]:
-        """Return the keys that other packages add."""
+        """Return the keys that plugins add."""
         return []
 
 
@@ -161,14 +161,14 @@ class Block(BaseModel):
 
 
 class Memory(Block):
-    """An LSTM of `memory_size / 2` cells: the memory vector is its hidden and its cell state, one after the other."""
+    """LSTM of `memory_size / 2` cells: the recurrent state is its hidden state, followed by its cell state."""
 
     sequence_length: Count = 64
     """Decisions per training sequence of the LSTM."""
     memory_size: Count = 128
     """Size of the recurrent state; even."""
     use_previous_action: Flag = False
-    """The LSTM also reads the agent's previous action."""
+    """Whether the previous action of the agent is an input of the LSTM, too."""
 
     @field_validator("memory_size")
     @classmethod
@@ -182,7 +182,7 @@ _VIS_ENCODE_TYPES = ("simple", "nature_cnn", "resnet", "match3", "fully_connecte
 
 
 def _encoder(value: object) -> str:
-    """Return the name of a visual encoder, also of one of another package."""
+    """Return the name of a visual encoder, also of one of a plugin."""
     known = [*_VIS_ENCODE_TYPES, *plugin_names(ENCODERS)]
     if isinstance(value, str) and value in known:
         return value
@@ -201,15 +201,15 @@ class NetworkSettings(Block):
     vis_encode_type: Annotated[str, BeforeValidator(_encoder)] = "simple"
     """Encoder of images: `simple`, `nature_cnn`, `resnet`, `match3`, `fully_connected`, or one of a plugin."""
     goal_conditioning_type: Literal["hyper", "none"] = "hyper"
-    """How goal observations enter: `hyper` generates weights from them, `none` concatenates them."""
+    """How goal observations are used: `hyper` generates weights from them, `none` concatenates them."""
     deterministic: Flag = False
     """Always take the most likely action."""
     memory: Memory | None = None
-    """Makes the policy recurrent (LSTM); without the block it has no memory."""
+    """Makes the policy recurrent (LSTM); without the block it is not."""
 
 
 class Hyperparameters(Block):
-    """What every algorithm has."""
+    """Hyperparameters of every algorithm."""
 
     model_config = ConfigDict(validate_default=True)
 
@@ -248,7 +248,7 @@ class POCAHyperparameters(Hyperparameters):
     lambd: Fraction = 0.95
     """λ of generalized advantage estimation."""
     num_epoch: Count = 3
-    """Passes over the buffer per update."""
+    """Epochs per update."""
     beta_schedule: Schedule = Field(default_factory=_learning_rate_schedule)
     """Schedule of `beta`; default: that of `learning_rate_schedule`."""
     epsilon_schedule: Schedule = Field(default_factory=_learning_rate_schedule)
@@ -272,7 +272,7 @@ class PPOHyperparameters(POCAHyperparameters):
 
 
 class SACHyperparameters(Hyperparameters):
-    """`steps_per_update` is agent steps for each gradient step."""
+    """Hyperparameters of SAC. `steps_per_update` counts timesteps of all agents per gradient step."""
 
     batch_size: Count = 128
     buffer_size: Count = 50000
@@ -294,7 +294,7 @@ class SACHyperparameters(Hyperparameters):
 
 
 class BCHyperparameters(Hyperparameters):
-    """`num_epoch` passes after each `buffer_size` timesteps."""
+    """Hyperparameters of behavioral cloning: `num_epoch` epochs after each `buffer_size` timesteps."""
 
     batch_size: Count = 64
     buffer_size: Count = 1000
@@ -302,15 +302,15 @@ class BCHyperparameters(Hyperparameters):
     learning_rate: Positive = 1e-3
     learning_rate_schedule: Schedule = "constant"
     num_epoch: Count = 1
-    """Passes per update."""
+    """Epochs per update."""
     validation_fraction: Annotated[Number, Ge(0), Lt(1)] = 0.1
-    """Fraction of the demonstrations that is held out, to validate on."""
+    """Fraction of the demonstrations for validation instead of training."""
     window: Count = 20
-    """With `teacher`, the newest updates whose decisions are learned from."""
+    """With `teacher`, number of the latest updates whose decisions are used for training."""
 
 
 class SignalSettings(Block):
-    """The keys of every reward signal."""
+    """Settings of every reward signal."""
 
     gamma: Fraction = 0.99
     """Discount factor of this signal's returns."""
@@ -326,7 +326,7 @@ class RewardSignal(SignalSettings):
 
 
 class Curiosity(RewardSignal):
-    """Intrinsic reward for outcomes that a model of the environment predicts badly."""
+    """Intrinsic reward for outcomes that a model of the environment does not predict well."""
 
     learning_rate: Positive = 3e-4
     """Learning rate of the forward and inverse models."""
@@ -346,7 +346,7 @@ class GAIL(RewardSignal):
 
 
 class RND(RewardSignal):
-    """Intrinsic reward for observations that are unlike those seen before."""
+    """Intrinsic reward for observations that differ from those seen before."""
 
     learning_rate: Positive = 1e-4
     """Learning rate of the predictor."""
@@ -356,7 +356,7 @@ _VALUES: dict[object, object] = {float: Number, int: Whole, bool: Flag, str: Tex
 
 
 def _fields(found: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the fields of a block that has the keyword arguments of a plugin as its keys."""
+    """Return the fields of a block whose keys are the keyword arguments of a plugin."""
     return {
         name: (_VALUES.get(parameter.annotation, parameter.annotation), parameter.default)
         for name, parameter in found.items()
@@ -372,7 +372,7 @@ def _signal_settings(signal: type) -> type[SignalSettings]:
 
 
 class _Named(NamedTuple):
-    """The block of a reward signal of another package, and the signal's name."""
+    """Block of a reward signal of a plugin, with the signal's name."""
 
     name: str
     block: object
@@ -386,9 +386,9 @@ def _plugged_signal(given: object) -> object:
 
 
 class RewardSignals(Block):
-    """The rewards to maximize; those that are None are not used. `extrinsic` is implied only if none is given.
+    """Rewards to maximize; None disables a signal. `extrinsic` is implied only if no signal is given.
 
-    Signals of other packages are further keys; see `sb3_ext.plugins`.
+    Signals of plugins are further keys; see `sb3_ext.plugins`.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -433,35 +433,35 @@ class RewardSignals(Block):
 
 
 class BehavioralCloning(Block):
-    """`num_epoch` None is 3, `batch_size` None the trainer's own; `steps` 0 goes on for the whole run."""
+    """Behavioral cloning in addition to the reward; with `steps` 0 during the whole run."""
 
     demo_path: Text
     """A `.demo` file or a folder of such files."""
     steps: CountOrZero = 0
-    """Timesteps over which the strength decreases to 0; 0: it stays."""
+    """Timesteps over which the strength decreases to 0; 0: constant strength."""
     strength: NotNegative = 1.0
     """Factor of the learning rate."""
     samples_per_update: CountOrZero = 0
-    """At most this many decisions per pass, drawn at random; 0: all."""
+    """Maximum number of decisions per epoch, sampled at random; 0: all."""
     num_epoch: Count | None = None
-    """Passes per update; default: the trainer's, 3."""
+    """Epochs per update; default: that of the trainer, 3."""
     batch_size: Count | None = None
-    """Decisions per gradient step; default: the trainer's."""
+    """Decisions per gradient step; default: that of the trainer."""
 
 
 class SelfPlay(Block):
-    """`opponents` are `.onnx` files of the behavior, which play in addition to its snapshots."""
+    """Self-play. `opponents` are `.onnx` files of the behavior, which play in addition to its snapshots."""
 
     save_steps: Count = 20000
     """Timesteps between snapshots of the learning team."""
     team_change: Count = Field(default_factory=lambda given: 5 * cast(int, given.get("save_steps", 1)))
     """Timesteps until another team learns; default: 5 times `save_steps`."""
     swap_steps: Count = 2000
-    """Timesteps of the opponents between draws of another opponent."""
+    """Timesteps of the opponents until another opponent is sampled."""
     window: Count = 10
-    """Number of latest snapshots that opponents are drawn from."""
+    """Number of latest snapshots from which opponents are sampled."""
     play_against_latest_model_ratio: Fraction = 0.5
-    """Probability that the opponent is the newest policy."""
+    """Probability that the opponent is the current policy."""
     initial_elo: Number = 1200.0
     """Rating at the start."""
     opponents: list[Text] = []
@@ -469,7 +469,7 @@ class SelfPlay(Block):
 
 
 class BehaviorSettings(Block):
-    """How one behavior learns. `keep_checkpoints` of 0 or less keeps all of them."""
+    """Settings of one behavior. `keep_checkpoints` of 0 or less keeps all of them."""
 
     trainer_type: str
     """`ppo`, `poca`, `sac`, `bc`, `fixed`, or a trainer of a plugin."""
@@ -480,9 +480,9 @@ class BehaviorSettings(Block):
     reward_signals: RewardSignals = RewardSignals(extrinsic=RewardSignal())
     """Rewards to maximize."""
     init_path: Text | None = None
-    """Checkpoint that the networks start from."""
+    """Checkpoint with the initial weights of the networks."""
     keep_checkpoints: Whole = 5
-    """Number of checkpoints that are kept; 0 or less: all."""
+    """Number of checkpoints to keep; 0 or less: all."""
     even_checkpoints: Flag = False
     """Spread `keep_checkpoints` checkpoints evenly over the run."""
     max_steps: Count = 500000
@@ -496,7 +496,7 @@ class BehaviorSettings(Block):
     threaded: Flag = False
     """Update in a background thread while agents act."""
     self_play: SelfPlay | None = None
-    """Train against snapshots of the own policy."""
+    """Train against snapshots of the policy."""
     behavioral_cloning: BehavioralCloning | None = None
     """Clone demonstrations in addition to the reward."""
 
@@ -508,7 +508,7 @@ class BehaviorSettings(Block):
     @field_validator("checkpoint_interval")
     @classmethod
     def _even_interval(cls, interval: int, info: ValidationInfo) -> int:
-        """With `even_checkpoints` the run is divided evenly, whatever interval is given."""
+        """Divide the run evenly with `even_checkpoints`, whatever the given interval is."""
         if not info.data.get("even_checkpoints") or not {"keep_checkpoints", "max_steps"} <= info.data.keys():
             return interval
         keep, max_steps = info.data["keep_checkpoints"], info.data["max_steps"]
@@ -541,32 +541,35 @@ class PPOSettings(BehaviorSettings):
 
 
 class POCASettings(BehaviorSettings):
-    """Settings of a behavior that MA-POCA trains."""
+    """Settings of a behavior, with the defaults of MA-POCA."""
 
     trainer_type: Literal["poca"] = "poca"
     hyperparameters: POCAHyperparameters = POCAHyperparameters()
 
 
 class SACSettings(BehaviorSettings):
-    """Settings of a behavior that SAC trains."""
+    """Settings of a behavior, with the defaults of SAC."""
 
     trainer_type: Literal["sac"] = "sac"
     hyperparameters: SACHyperparameters = SACHyperparameters()
 
 
 class BCSettings(BehaviorSettings):
-    """Behavioral cloning, from `demo_path` or `teacher`. The reward is only reported; `time_horizon` is not used."""
+    """Settings of behavioral cloning, from `demo_path` or `teacher`.
+
+    The reward is only reported; `time_horizon` is not used.
+    """
 
     trainer_type: Literal["bc"] = "bc"
     hyperparameters: BCHyperparameters = BCHyperparameters()
     demo_path: Text | None = None
     """A `.demo` file or a folder of such files."""
     teacher: Text | None = None
-    """Behavior of the scene to learn from, instead of demonstrations."""
+    """Behavior of the scene that is the teacher, instead of demonstrations."""
 
 
 class FixedSettings(BehaviorSettings):
-    """A behavior that only acts. It inherits nothing from `default_settings`."""
+    """Settings of a behavior that acts without training. It inherits nothing from `default_settings`."""
 
     trainer_type: Literal["fixed"] = "fixed"
     hyperparameters: Hyperparameters = Hyperparameters()
@@ -596,7 +599,7 @@ class FixedSettings(BehaviorSettings):
 
 FIXED_KEYS = ("trainer_type", "policy", "deterministic")
 
-# A tag stands in pydantic's error locations; with this mark, which YAML forbids, it is never mistaken for a key.
+# pydantic's error locations contain the tag; with this character, which YAML forbids, it cannot be taken for a key.
 TAG = "\0"
 TRAINERS: dict[str, type[BehaviorSettings]] = {
     "ppo": PPOSettings,
@@ -608,13 +611,13 @@ TRAINERS: dict[str, type[BehaviorSettings]] = {
 
 
 def trainer_types() -> list[str]:
-    """Return the names of all trainers, also of those of other packages."""
+    """Return the names of all trainers, also of those of plugins."""
     return [*TRAINERS, *(name for name in plugin_names(TRAINER_PLUGINS) if name not in TRAINERS)]
 
 
 @functools.lru_cache
 def _trainer_settings(trainer_type: str, trainer: type) -> type[BehaviorSettings]:
-    """Return the settings of a trainer of another package: those of its base class, and its own keyword arguments."""
+    """Return the settings of a trainer of a plugin: those of its base class, and its own keyword arguments."""
     name, base = base_trainer(trainer)
     kind: Any = TRAINERS[name].model_fields["hyperparameters"].annotation
     hyperparameters: Any = create_model(trainer.__name__, __base__=kind, **_fields(parameters(trainer, base)))
@@ -662,17 +665,17 @@ AnyBehavior = Annotated[
 
 
 class SamplerParameters(Block):
-    """`seed` -1 is derived from the run's."""
+    """Parameters of every sampler; `seed` -1 is derived from the run's."""
 
     seed: CountOrMinusOne = -1
-    """Seed of the sampler; -1: derived from the run's."""
+    """Seed of the sampler; -1: derived from the seed of the run."""
 
 
 class ConstantParameters(SamplerParameters):
     """Parameter of a sampler that always returns one value."""
 
     value: Number = 0.0
-    """The value."""
+    """Value."""
 
 
 class UniformParameters(SamplerParameters):
@@ -701,10 +704,10 @@ class GaussianParameters(SamplerParameters):
 
 
 class MultiRangeParameters(SamplerParameters):
-    """Intervals of a sampler that first picks one of them."""
+    """Intervals of a sampler that first samples one of them."""
 
     intervals: Annotated[list[list[Number]], MinLen(1)] = [[0.0, 1.0]]
-    """Intervals `[low, high]`; one is drawn in proportion to its length."""
+    """Intervals `[low, high]`; the probability of each is proportional to its length."""
 
     @field_validator("intervals")
     @classmethod
@@ -760,7 +763,7 @@ SAMPLERS = ("constant", "uniform", "gaussian", "multirangeuniform")
 
 
 def _parameter_tag(value: Any) -> str | None:
-    """Which kind an environment parameter is: a number, a sampler or a curriculum."""
+    """Return the kind of an environment parameter: a number, a sampler or a curriculum."""
     if isinstance(value, Mapping):
         given = "curriculum" if "curriculum" in value else value.get("sampler_type")
         return TAG + given if given in ("curriculum", *SAMPLERS) else None
@@ -791,19 +794,20 @@ Sampler = Annotated[
 
 
 class CompletionCriteria(Block):
-    """A lesson ends when `measure` of `behavior` is above `threshold`, after at least `min_lesson_length` episodes.
+    """Criteria for the end of a lesson.
 
-    Elo is the rating of a behavior with `self_play`.
+    It ends when `measure` of `behavior` is above `threshold`, after at least `min_lesson_length` episodes. `Elo` is the
+    rating of a behavior with `self_play`.
     """
 
     behavior: Text
-    """Behavior that is measured."""
+    """Name of the measured behavior."""
     measure: Literal["reward", "progress", "Elo"] = "reward"
     """`reward`: mean return; `progress`: fraction of `max_steps`; `Elo`: rating in self-play."""
     threshold: Number = Field(default=0.0, validate_default=True)
-    """Value that has to be exceeded."""
+    """Value that `measure` must exceed."""
     min_lesson_length: CountOrZero = 0
-    """Episodes of the lesson before it can end."""
+    """Minimum number of episodes of the lesson."""
     signal_smoothing: Flag = True
     """Smooth the mean return: 0.75 of the newest plus 0.25 of the previous one."""
     require_reset: Flag = False
@@ -823,9 +827,9 @@ class Lesson(Block):
     name: Text
     """Name of the lesson."""
     value: Sampler
-    """A number or a sampler."""
+    """Number or sampler."""
     completion_criteria: CompletionCriteria | None = None
-    """When the next lesson starts; the last one needs none."""
+    """Criteria for the end of the lesson; the last one needs none."""
 
 
 class Curriculum(Block):
@@ -865,9 +869,9 @@ EnvironmentParameter = Annotated[
 
 
 class EnvSettings(Block):
-    """`seed` -1 is drawn at random. Player i has the seed `seed + i` and the port `base_port + i`.
+    """Settings of the players. Player i has the seed `seed + i` and the port `base_port + i`.
 
-    `num_workers` processes share the players; with 0, they are stepped in the process that learns.
+    `num_workers` processes share the players; with 0, the training process steps them.
     """
 
     env_path: Text | None = None
@@ -879,7 +883,7 @@ class EnvSettings(Block):
     num_envs: Count = 1
     """Number of players."""
     num_workers: CountOrZero = 0
-    """Processes that share the players; 0: the process that learns steps them."""
+    """Processes that share the players; 0: the training process steps them."""
     num_areas: Count = 1
     """Training areas per player."""
     timeout_wait: Count = 60
@@ -887,11 +891,11 @@ class EnvSettings(Block):
     seed: CountOrMinusOne = -1
     """Player i has the seed `seed + i`; -1: drawn at random."""
     max_lifetime_restarts: CountOrMinusOne = 10
-    """Times that a player that fails is launched again; -1: any number."""
+    """Maximum number of restarts of failed players; -1: no limit."""
     restarts_rate_limit_n: CountOrMinusOne = 1
-    """Restarts within `restarts_rate_limit_period_s`; -1: any number."""
+    """Maximum number of restarts within `restarts_rate_limit_period_s`; -1: no limit."""
     restarts_rate_limit_period_s: Count = 60
-    """Length of the period in seconds."""
+    """Length of that period in seconds."""
 
     @field_validator("num_workers")
     @classmethod
@@ -911,24 +915,24 @@ class EnvSettings(Block):
 
 
 class RaySettings(Block):
-    """The samplers of `num_workers` run on a Ray cluster, where each reserves so many CPUs and GPUs of a node.
+    """Settings of a Ray cluster, which runs the samplers of `num_workers`.
 
-    `samplers` and `players_per_sampler` are another way to give `num_workers` and `num_envs`. Without an `address`, it
-    is the cluster of this machine, which is started if there is none. `ship_build` sends the build to each node.
+    `samplers` and `players_per_sampler` are another way to give `num_workers` and `num_envs`. Without an `address`, the
+    cluster of this machine is used, and started if there is none.
     """
 
     address: Text | None = None
-    """Address of the cluster; none: of this machine. `local` always starts one."""
+    """Address of the cluster; default: that of this machine. `local` always starts one."""
     samplers: Count | None = None
-    """Number of samplers; by default `num_workers`, at least 1."""
+    """Number of samplers; default: `num_workers`, at least 1."""
     players_per_sampler: Count | None = None
-    """Players of each sampler; by default the samplers share `num_envs`."""
+    """Players per sampler; default: `num_envs` divided among the samplers."""
     num_cpus_per_sampler: NotNegative = 1.0
-    """CPUs that each sampler reserves for itself and its players."""
+    """CPUs that each sampler reserves on its node for itself and its players."""
     num_gpus_per_sampler: NotNegative = 0.0
-    """GPUs that each sampler reserves, for players that render."""
+    """GPUs that each sampler reserves on its node, for players that render."""
     ship_build: Flag = False
-    """Send the folder of the build to each node."""
+    """Copy the folder of the build to each node."""
 
 
 class EngineSettings(Block):
@@ -943,9 +947,9 @@ class EngineSettings(Block):
     time_scale: Positive = 20.0
     """Simulated seconds per second."""
     target_frame_rate: CountOrMinusOne = -1
-    """Frames per second; -1: no limit."""
+    """Frames per second; -1: unlimited."""
     capture_frame_rate: CountOrZero = 60
-    """Frames per simulated second; 0: not fixed."""
+    """Frames per simulated second; 0: variable."""
     no_graphics: Flag = False
     """Launch players without rendering."""
     no_graphics_monitor: Flag = False
@@ -953,27 +957,27 @@ class EngineSettings(Block):
 
 
 class CheckpointSettings(Block):
-    """Settings of the run's name, folder and checkpoints."""
+    """Settings of the name, folder and checkpoints of the run."""
 
     run_id: Text = "ppo"
     """Name of the run and of its folder."""
     initialize_from: Text | None = None
-    """Run whose networks this one starts from."""
+    """Run with the initial weights of the networks."""
     resume: Flag = False
     """Continue the run of this name."""
     force: Flag = False
     """Delete the run of this name and start from scratch."""
     inference: Flag = False
-    """Act without learning."""
+    """Act without training."""
     results_dir: Text = "results"
-    """Folder of the runs' folders."""
+    """Folder for the folders of all runs."""
 
 
 _DEVICE = r"(cpu|cuda|mps|xpu)(:\d+)?"
 
 
 class TorchSettings(Block):
-    """`device` None is the GPU where there is one."""
+    """Settings of PyTorch."""
 
     device: Text | None = None
     """`cpu`, `cuda`, `cuda:1`, `mps` or `xpu`, several with commas; default: the GPU where there is one."""
@@ -999,34 +1003,34 @@ def _stats_writer(value: object) -> str:
 class RunSettings(Block):
     """All settings of a run.
 
-    `stats_writers` are those of other packages, in addition to TensorBoard; see `sb3_ext.plugins`.
+    `stats_writers` are those of plugins, in addition to TensorBoard; see `sb3_ext.plugins`.
     """
 
     default_settings: AnyBehavior | None = None
-    """Settings of behaviors that `behaviors` does not name, and defaults of those it does."""
+    """Settings of behaviors that `behaviors` does not contain, and defaults for those it does."""
     behaviors: Annotated[dict[str, AnyBehavior], BeforeValidator(_nothing_is_empty)] = {}
-    """Settings per behavior name."""
+    """Settings by behavior name."""
     env_settings: EnvSettings = EnvSettings()
-    """Players."""
+    """Settings of the players."""
     ray: Annotated[RaySettings | None, BeforeValidator(_nothing_is_empty)] = None
-    """The samplers of `num_workers` on a Ray cluster."""
+    """Settings of the Ray cluster that runs the samplers of `num_workers`."""
     engine_settings: EngineSettings = EngineSettings()
-    """Unity's engine."""
+    """Settings of the player's engine."""
     environment_parameters: Annotated[dict[str, EnvironmentParameter], BeforeValidator(_nothing_is_empty)] = {}
-    """A number, a sampler or a curriculum per parameter name."""
+    """Number, sampler or curriculum of each environment parameter, by name."""
     checkpoint_settings: CheckpointSettings = CheckpointSettings()
-    """Run and results."""
+    """Settings of the run's name, folder and checkpoints."""
     torch_settings: TorchSettings = TorchSettings()
-    """PyTorch."""
+    """Settings of PyTorch."""
     debug: Flag = False
-    """Print details, with time and place."""
+    """Print details, with time and source location."""
     stats_writers: list[Annotated[str, BeforeValidator(_stats_writer)]] = []
     """Statistics writers of plugins, in addition to TensorBoard."""
 
     def behavior(self, name: str) -> BehaviorSettings:
         """Return the settings of a behavior of the environment; a team (`Name?team=0`) has those of its name.
 
-        :raises SettingsError: `behaviors` does not name it and there is no `default_settings`
+        :raises SettingsError: If `behaviors` does not contain it and there is no `default_settings`.
         """
         plain = name.split("?", 1)[0]
         found = self.behaviors.get(plain, self.default_settings)

@@ -11,7 +11,7 @@ _SWEEPS = "sweeps/"
 
 
 def _folder() -> Path:
-    """`configs/` as an installed wheel has it, or next to the package in a checkout."""
+    """Return the folder `configs/`, of an installed wheel or next to the package in a checkout."""
     installed = _PACKAGE / "configs"
     return installed if installed.is_dir() else _PACKAGE.parent / "configs"
 

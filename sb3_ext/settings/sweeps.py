@@ -1,4 +1,4 @@
-"""The format of sweep files; see `sb3_ext.sweep`."""
+"""Format of sweep files; see `sb3_ext.sweep`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _KINDS = ("uniform", "log_uniform", "int_uniform", "int_log_uniform")
 
 Value: TypeAlias = bool | int | float | str
-"""A value of a setting."""
+"""Value of a setting."""
 
 
 def _bounds(value: object) -> list[float]:
@@ -34,7 +34,7 @@ def _bounds(value: object) -> list[float]:
 
 
 def _value(value: object) -> Value:
-    """Return a number also from a text such as "1e-4", which YAML 1.1 takes for a text."""
+    """Return a number also from a string such as "1e-4", which YAML 1.1 does not read as a number."""
     if isinstance(value, str):
         try:
             return _number(value)
@@ -50,7 +50,7 @@ Scalar: TypeAlias = Annotated[Value, PlainValidator(_value)]
 
 
 class Distribution(Block):
-    """The values of one setting: a range with both bounds included, or a list."""
+    """Values of one setting: a range with both bounds included, or a list."""
 
     uniform: Bounds | None = None
     log_uniform: Bounds | None = None
@@ -78,11 +78,11 @@ class Distribution(Block):
 
     @property
     def is_logarithmic(self) -> bool:
-        """Whether it is a range of magnitudes."""
+        """Whether the range is on a logarithmic scale."""
         return self.choice is None and "log" in self._range[0]
 
     def suggest(self, trial: Trial, name: str) -> Value:
-        """Return the value of a trial."""
+        """Return the value for a trial."""
         if self.choice is not None:
             return cast(Value, trial.suggest_categorical(name, self.choice))
         kind, low, high = self._range
@@ -99,7 +99,7 @@ class Distribution(Block):
         return round(value) if "int" in kind else float(value)
 
     def contains(self, value: object) -> bool:
-        """Return whether a value is one of these."""
+        """Return whether a value is in the range or list."""
         if self.choice is not None:
             return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in self.choice)
         kind, low, high = self._range
@@ -111,7 +111,7 @@ def _parameter(value: object) -> Distribution | Value:
 
 
 class SweepSettings(Block):
-    """A sweep file."""
+    """Content of a sweep file."""
 
     config: Text
     parameters: Annotated[dict[str, Annotated[Any, PlainValidator(_parameter)]], MinLen(1)]
@@ -136,12 +136,12 @@ class SweepSettings(Block):
 
     @property
     def varied(self) -> dict[str, Distribution]:
-        """The settings that differ between trials, by key path."""
+        """Settings that differ between trials, by key path."""
         return {path: given for path, given in self.parameters.items() if isinstance(given, Distribution)}
 
     @property
     def constants(self) -> dict[str, Value]:
-        """The settings of all trials that the configuration does not have, by key path."""
+        """Settings of all trials that the configuration does not contain, by key path."""
         return {path: given for path, given in self.parameters.items() if not isinstance(given, Distribution)}
 
 
@@ -151,7 +151,7 @@ _SWEEP = TypeAdapter[SweepSettings](SweepSettings)
 def load_sweep(path: Path) -> SweepSettings:
     """Read a sweep file.
 
-    :raises SettingsError: If there is no such file, or it cannot be used.
+    :raises SettingsError: If there is no such file, or its content is invalid.
     """
     document = Document(str(path))
     settings = validated(_SWEEP, document, document.read(text_of(path)), ())

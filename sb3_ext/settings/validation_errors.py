@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, in our words."""
+"""Messages for errors that pydantic finds."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _Model = TypeVar("_Model")
 
 
 def validated(model: TypeAdapter[_Model], document: Document, tree: object, path: KeyPath) -> _Model | None:
-    """Return the settings in `tree`, which stands at `path` in the document.
+    """Return the settings in `tree`, which is at `path` in the document.
 
-    None if it has mistakes, which are reported.
+    :return: None after mistakes, which are reported.
     """
     try:
         return model.validate_python(tree)
@@ -47,7 +47,7 @@ def validated(model: TypeAdapter[_Model], document: Document, tree: object, path
     return None
 
 
-# What is chosen by one of its keys: the key, what to give, and the values of the key.
+# Blocks whose kind one of their keys selects: the key, the remedy, and the valid values of the key.
 _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "behavior": ("trainer_type", "the name of a trainer", ()),
     "sampler": ("sampler_type", "a number, or sampler_type and sampler_parameters", SAMPLERS),
@@ -56,11 +56,11 @@ _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 def _mistakes(error: ErrorDetails, prefix: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """One error of pydantic in our words: key paths and complaints."""
+    """Yield the key paths and messages of one error of pydantic."""
     path = prefix + tuple(part for part in error["loc"] if not str(part).startswith(TAG))
     context, value = error.get("ctx", {}), error["input"]
     match error["type"]:
-        case "default_factory_not_called":  # the value that it follows is wrong, which is an error of its own
+        case "default_factory_not_called":  # the value it depends on is invalid, which is reported separately
             return
         case "unknown":
             for key in context["keys"]:
@@ -102,7 +102,7 @@ def _mistakes(error: ErrorDetails, prefix: KeyPath) -> Iterator[tuple[KeyPath, s
         yield path, f"is {value!r:.80}: {remedy}"
 
 
-# Keys that people bring from elsewhere, and what to write instead.
+# Keys of other formats, and what to write instead.
 _ELSEWHERE = {
     "default": "write default_settings",
     "trainer": "write trainer_type",
@@ -130,7 +130,7 @@ _HOMES: dict[str, type[Block]] = {
 
 
 def unknown_key(key: str, value: object, known: list[str]) -> str:
-    """Return the message about an unknown key: what was meant, or the block that the key belongs to."""
+    """Return the message about an unknown key: a similar key, or the block that the key belongs to."""
     homes = [home for home, block in _HOMES.items() if key in block.model_fields]
     hint = did_you_mean(key, known)
     if (
