@@ -1,23 +1,23 @@
-"""The embedded player: Unity's example scenes, rebuilt in NumPy and numba, in a process that speaks Unity's wire.
+"""The embedded player: Unity's example scenes, rebuilt in NumPy and numba, in a process with Unity's wire protocol.
 
     python -m unity_gym.scenes 3DBall --mlagents-port 5005 [--areas N] [-logFile FILE] [-nographics] [-batchmode]
 
-Any ML-Agents client that listens on the port can drive it. What happens where:
+Any ML-Agents client that listens on the port can control it. The modules:
 
 - `__main__.py` reads the command line and runs scenes until the client ends the connection.
-- `communicator.py` dials the client, keeps the side channels and the environment parameters.
-- `academy.py` holds the order of one tick (0.02 s of the scene), `agents.py` the columns of all agents of one kind.
-- `sensors/` turns the state of a scene into observations, `messages.py` columns into bytes and bytes into columns.
-- `kernels.py` compiles the loops over areas and agents and keeps their machine code.
-- `shapes.py` holds the solid things that rays hit and `bodies.py` moves; `drawing.py` makes images.
-- `heap.py` moves heaps of light boxes, `pitch.py` players and a ball; `movement.py` is how cubes walk.
-- `articulated/` moves bodies with limbs by MuJoCo, `rotations.py` holds the arithmetic of quaternions.
-- `perspective.py` draws what cameras see in perspective.
-- `scene.py` is what a scene has to provide; one file a scene implements it for all areas at once.
+- `communicator.py` connects to the client and handles the side channels and the environment parameters.
+- `academy.py` defines the order of one tick (0.02 s of the scene), `agents.py` the arrays of all agents of one kind.
+- `sensors/` computes observations from the state of a scene; `messages.py` encodes and decodes the arrays.
+- `kernels.py` compiles the loops over areas and agents and caches their machine code.
+- `shapes.py` holds the solid things that rays hit, `bodies.py` moves them, and `drawing.py` makes images.
+- `heap.py` moves heaps of light boxes, `pitch.py` players and a ball, `movement.py` agents that are cubes.
+- `articulated/` moves bodies with limbs by MuJoCo; `rotations.py` holds the arithmetic of quaternions.
+- `perspective.py` renders camera images in perspective.
+- `scene.py` is the interface of a scene; one file per scene implements it for all areas at once.
 
-To add a scene: write the class in a file of its own and name it in `SCENES`. `basic.py` is the smallest one,
-`three_d_ball.py` one with physics, `push_block.py` one with rays and bodies, and `agents.py` tells what agents can do.
-Nothing outside this folder imports it.
+To add a scene, write the class in a file of its own and add it to `SCENES`. `basic.py` is the smallest example,
+`three_d_ball.py` one with physics, and `push_block.py` one with rays and bodies. `agents.py` lists the operations on
+agents. No code outside this folder imports it.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ SCENES = {
     "WallJump": "wall_jump:WallJump",
     "Worm": "worm:Worm",
 }
-"""Scene name → module and class; a scene's module is imported only when the scene is played."""
+"""Module and class by scene name; the module of a scene is imported only when the scene is loaded."""
 
 
 def scene_class(name: str) -> type[Scene]:
     """Return the class of a scene.
 
-    :param name: A name in `SCENES`, or "module:class" for a scene that is defined elsewhere.
+    :param name: Name in `SCENES`, or "module:class" for a scene that is defined elsewhere.
+    :return: Subclass of `Scene`.
     :raises InvalidValueError: If there is no such scene.
     :raises PlayerError: If a package that the scene needs is not installed.
     """

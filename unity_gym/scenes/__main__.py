@@ -1,4 +1,4 @@
-"""`python -m unity_gym.scenes SCENE …`: play a scene for the client that listens on a port of this machine."""
+"""`python -m unity_gym.scenes SCENE …`: run a scene for the client that listens on a port of this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Plays one of Unity's example scenes for the ML-Agents client that listens on POR
 _EDITOR_PORT = 5004
 
 
-_REHEARSAL_TICKS = 12  # two decisions of the slowest rhythm
+_REHEARSAL_TICKS = 12  # two decisions at the longest decision period
 
 
 class _Options(NamedTuple):
@@ -39,9 +39,11 @@ class _Options(NamedTuple):
 
 
 def _parse(arguments: Sequence[str]) -> _Options:
-    """Read the command line.
+    """Parse the command line.
 
-    :raises InvalidValueError: a scene or option that does not exist, or an option without its value
+    :param arguments: Arguments without the program name.
+    :return: Options of the command line.
+    :raises InvalidValueError: If a scene or an option does not exist, or an option has no value.
     """
     if not arguments or arguments[0].startswith("-"):
         raise InvalidValueError(f"name a scene first; the known ones are {', '.join(sorted(SCENES))}")
@@ -64,20 +66,21 @@ def _parse(arguments: Sequence[str]) -> _Options:
                 f"there is no option {argument!r}; the known ones are --mlagents-port, --areas and -logFile, "
                 "and Unity's flags with one dash"
             )
-        # What follows one of Unity's flags may be its value.
+        # The argument after one of Unity's flags may be its value.
         flag = argument if argument.startswith("-") else ""
     return options
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play until the client ends the connection.
+    """Run a scene until the client closes the connection.
 
-    :return: the exit status: 0, 1 if there is no client, 2 for a wrong command line
+    :param arguments: Arguments without the program name.
+    :return: Exit status: 0, 1 if there is no client, 2 for a wrong command line.
     """
     if set(arguments) & {"-h", "--help"}:
         print(_USAGE)
         return 0
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a client that disconnects is nothing to report
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a disconnecting client is no error
     try:
         options = _parse(arguments)
         scene_type = scene_class(options.scene)
@@ -98,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     from unity_gym.scenes.academy import Academy
     from unity_gym.scenes.communicator import Communicator, Quit, Rehearsal, Reseeded
 
-    # Loops that have to be compiled are compiled now, and not while a client waits for an answer.
+    # Compile the loops now, instead of while a client waits for an answer.
     academy = Academy(Rehearsal(), seed=0)
     scene = scene_type(academy, 1)
     for _ in range(_REHEARSAL_TICKS):

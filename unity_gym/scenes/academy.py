@@ -1,9 +1,9 @@
-"""The order of one tick, as Unity's academy keeps it.
+"""The order of one tick, as in Unity's academy.
 
 A tick is one fixed update: the agents' own code, the academy's step (`step`), the controllers' code, then physics with
-its callbacks. Within the step: decision requests by the counter, the counters, sending, one exchange, acting. So an
-end in the acting of tick t, or in its physics, is sent in tick t + 1, and a reset that the client commands in the
-exchange of a tick is still followed by that tick's acting (with zero actions) and physics.
+its callbacks. The step consists of decision requests by the counter, the counters, sending, one exchange, and acting.
+So an episode end in the acting or the physics of tick t is sent in tick t + 1. After a reset that the client commands,
+the tick continues with its acting (with zero actions) and physics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unity_gym.specs import ActionSpec, Array
 
 
 class Ticked(Protocol):
-    """What the academy calls of a scene in a tick; `Scene` describes it."""
+    """The methods of a scene that the academy calls in a tick; see `Scene`."""
 
     def reset_environment(self) -> None: ...
     def before_step(self) -> None: ...
@@ -26,7 +26,7 @@ class Ticked(Protocol):
 
 
 class Stepped(Acting, Protocol):
-    """What the academy calls of a kind of agents in its step; `Agents` describes it."""
+    """The methods of a kind of agents that the academy calls in its step; see `Agents`."""
 
     behaviors: tuple[str, ...]
     actions: ActionSpec
@@ -39,10 +39,10 @@ class Stepped(Acting, Protocol):
 
 
 class Academy:
-    """What all agents of a scene share. A scene that is built from scratch gets a new one.
+    """State that all agents of a scene share. A scene that is built from scratch gets a new academy.
 
-    :param communicator: the connection with the client, which outlives scenes
-    :param seed: of `rng`, the one source of a scene's randomness
+    :param communicator: Connection with the client, which outlives scenes.
+    :param seed: Seed of `rng`, the only random stream of a scene.
     """
 
     def __init__(self, communicator: Communicator, seed: int) -> None:
@@ -62,12 +62,12 @@ class Academy:
         return np.arange(self._ids - count, self._ids)
 
     def new_group(self) -> int:
-        """Return the next group id; 0 stands for no group."""
+        """Return the next group id; 0 means no group."""
         self._groups += 1
         return self._groups
 
     def add_agents(self, agents: Stepped) -> None:
-        """Take a kind of agents into the academy's steps, after those that are there."""
+        """Add a kind of agents to the academy's steps, after the existing ones."""
         self._agents.append(agents)
         for behavior in agents.behaviors:
             self.communicator.subscribe(behavior, agents.actions)
@@ -75,8 +75,9 @@ class Academy:
     def tick(self, scene: Ticked) -> None:
         """Advance the scene by one fixed update.
 
-        :raises Quit: the client wants no more
-        :raises Reseeded: the client wants the scene from scratch; the rest of this tick is dropped
+        :param scene: Scene to advance.
+        :raises Quit: If the client closes the connection.
+        :raises Reseeded: If the client requests the scene from scratch; the rest of this tick is skipped.
         """
         scene.before_step()
         self._step(scene)

@@ -1,15 +1,15 @@
-"""The agents of one kind, all areas together, as columns with one row an agent.
+"""The agents of one kind in all areas, as arrays with one row per agent.
 
-A scene makes one `Agents` for each kind that differs in sensors, actions or code, with three callbacks that stand for
-an agent script's methods. A callback gets `rows`, an array of agent indices (int, k), and works on all of them at once:
+A scene makes one `Agents` for each kind that differs in sensors, actions or code. Its three callbacks implement the
+methods of an agent script. A callback gets `rows`, an array of agent indices (int, k), and processes all of them:
 
 - `act(rows)`: `OnActionReceived`, with the actions in `continuous[rows]` and `discrete[rows]`
 - `start_episode(rows)`: `OnEpisodeBegin`
-- `read_mask(rows)`: `WriteDiscreteActionMask`, bool (k, choices over all branches), True = forbidden
+- `read_mask(rows)`: `WriteDiscreteActionMask`, bool (k, sum of the branch sizes), True = forbidden
 
-What a scene does with its agents, in the words of Unity's scripts:
+The operations of a scene on its agents, by their names in Unity's scripts:
 
-| Unity | here |
+| Unity | Here |
 |---|---|
 | `AddReward(x)`, `SetReward(x)` | `agents.reward[rows] += x`, `agents.reward[rows] = x` |
 | `EndEpisode()`, `EpisodeInterrupted()` | `agents.end_episode(rows)`, `agents.end_episode(rows, interrupted=True)` |
@@ -18,7 +18,7 @@ What a scene does with its agents, in the words of Unity's scripts:
 | `group.RegisterAgent(agent)` | `agents.group_id[rows] = group`, with `group = academy.new_group()` |
 | `group.AddGroupReward(x)` | `agents.group_reward[agents.group_id == group] += x` |
 | `group.EndGroupEpisode()` | `agents.end_episode(np.flatnonzero(agents.group_id == group))` |
-| another behavior for an agent | `agents.behavior[rows] = index` into the names that the kind was made with |
+| Set another behavior | `agents.behavior[rows] = index`, an index into `behaviors` |
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ from unity_gym.specs import ActionSpec, Array
 class Agents:
     """All agents of one kind.
 
-    Columns, one entry an agent: `id` (int64), `group_id` (int64, 0 = none), `enabled` (bool), `behavior` (int64, index
+    Arrays, one entry per agent: `id` (int64), `group_id` (int64, 0 = none), `enabled` (bool), `behavior` (int64, index
     into `behaviors`), `step_count` (int64, ticks of the episode), `reward` and `group_reward` (float64, since the last
     message), `continuous` (float32, n × size), `discrete` (int64, n × branches), `mask` (bool, as last sent).
 
-    :param academy: whose ticks they live in
-    :param count: how many there are
-    :param behaviors: name, or names, of the behaviors that the agents may have
-    :param sensors: in any order; they are sent sorted by name
-    :param actions: what the agents do
-    :param team: part of the behavior's name on the wire
-    :param decision_period: ticks between the decisions that are requested for the agents; 0: they request their own
-    :param repeat_actions: with a decision period, act in each tick and not only after a decision
-    :param max_step: ticks after which an episode is interrupted; 0: never
+    :param academy: Academy whose ticks advance the agents.
+    :param count: Number of agents.
+    :param behaviors: Name or names of the behaviors that the agents may have.
+    :param sensors: Sensors in any order; they are sent sorted by name.
+    :param actions: Action specification of the agents.
+    :param act: Callback that implements `OnActionReceived`.
+    :param start_episode: Callback that implements `OnEpisodeBegin`.
+    :param read_mask: Callback that implements `WriteDiscreteActionMask`. None: no masks are sent.
+    :param team: Team id in the behavior's name on the wire.
+    :param decision_period: Ticks between the automatic decision requests; 0: the scene requests decisions.
+    :param repeat_actions: Whether agents with a decision period act in each tick, not only after a decision.
+    :param max_step: Ticks after which an episode is interrupted; 0: never.
     """
 
     def __init__(
@@ -99,23 +102,25 @@ class Agents:
         return len(self.rows)
 
     def request_decision(self, rows: Array) -> None:
-        """Send the observations of `rows` in the next academy step and act on the answer."""
+        """Send the observations of `rows` in the next academy step, then act with the received actions."""
         self._decision_requested[rows] = True
         self._action_requested[rows] = True
 
     def end_episode(self, rows: Array, interrupted: bool = False) -> None:
         """End the episodes of `rows` and start their next ones.
 
-        The done notification takes the observations now, before `start_episode`, and goes out with the next academy
-        step. An agent that has not been asked since its last one sends no second one, and keeps its reward.
+        The done notification contains the current observations, from before `start_episode`. The next academy step
+        sends it. An agent without a decision request since its last notification sends no second one and keeps its
+        reward.
 
-        :param interrupted: the episodes were cut off rather than decided
+        :param rows: Agent indices, int (k).
+        :param interrupted: Whether the episodes were truncated instead of terminated.
         """
         self._notify_done(rows, interrupted)
         self.start_episode(rows)
 
     def disable(self, rows: Array) -> None:
-        """Take `rows` out of the scene: they send a last done notification and leave their groups."""
+        """Remove `rows` from the scene; they send a last done notification and leave their groups."""
         self._notify_done(rows, False)
         self._decision_requested[rows] = False
         self._action_requested[rows] = False
@@ -123,7 +128,7 @@ class Agents:
         self.group_id[rows] = 0
 
     def enable(self, rows: Array) -> None:
-        """Bring `rows` back as new agents, which ask for a decision at once, outside the rhythm of the others."""
+        """Add `rows` again as new agents, which request a decision at once, independent of the decision period."""
         self.enabled[rows] = True
         self.id[rows] = self._academy.new_ids(len(rows))
         self.reward[rows] = 0
@@ -133,20 +138,20 @@ class Agents:
         self.request_decision(rows)
 
     def start_episode(self, rows: Array) -> None:
-        """Start new episodes without a word about the old ones."""
+        """Start new episodes without done notifications for the old ones."""
         self.step_count[rows] = 0
         self._start_episode(rows)
 
-    # The rest is called by the academy, in this order.
+    # The academy calls the methods below, in this order.
 
     def reset(self) -> None:
-        """Reset: every enabled agent starts an episode; what was decided for it is void."""
+        """Start an episode of each enabled agent and discard the actions."""
         self.continuous[:] = 0
         self.discrete[:] = 0
         self.start_episode(np.flatnonzero(self.enabled))
 
     def request_periodic_decisions(self, academy_step: int) -> None:
-        """Do what decision requesters do, with the academy's counter before it is raised."""
+        """Request decisions as Unity's decision requesters do, with the academy's counter before it is incremented."""
         if self.decision_period == 0:
             return
         if academy_step % self.decision_period == 0:
@@ -156,7 +161,7 @@ class Agents:
             self._action_requested |= self.enabled
 
     def send_requests(self) -> None:
-        """Queue the agents that request a decision; their rewards start again from zero."""
+        """Queue the agents that request a decision and set their rewards to zero."""
         (rows,) = self._decision_requested.nonzero()
         if not len(rows):
             return
@@ -169,7 +174,7 @@ class Agents:
         self.group_reward[rows] = 0
 
     def act_and_count(self) -> None:
-        """Act with the actions there are, then interrupt the episodes that are over their limit."""
+        """Act with the current actions, then interrupt the episodes that reached `max_step`."""
         (rows,) = self._action_requested.nonzero()
         if len(rows):
             self._action_requested[:] = False

@@ -25,7 +25,7 @@ _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 ]
-_DIAL_PATIENCE = 30.0  # seconds that the player waits for a client that does not listen yet
+_DIAL_PATIENCE = 30.0  # seconds that the player waits until the client listens
 
 ENGINE_CONFIGURATION = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 ENVIRONMENT_PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
@@ -33,21 +33,21 @@ FLOAT_PROPERTIES = uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
 STATISTICS = uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
 TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 RESEEDING = uuid.UUID("6ea2cbf4-1b1a-4d0e-9c55-0d5b6e2f7a10")
-"""Our own channel. The client sends an int32 seed; the player rebuilds its scene with it, as if launched with that
-seed, and sends the number back in its next message. Parameters stay; behaviors are not announced again."""
+"""A channel of unity-gym. The client sends an int32 seed. The player rebuilds its scene with it, as if launched with
+that seed, and returns it in its next message. Parameters persist; behaviors are not announced again."""
 RENDERING = uuid.UUID("2f1c6f1e-52a3-4f0b-8a39-7f3f5f6f0d21")
-"""Our own channel, which `unity_gym.side_channels.RenderingChannel` describes."""
+"""A channel of unity-gym; see `unity_gym.side_channels.RenderingChannel`."""
 
 _FRAME = struct.Struct("<16si")  # the UUID's little-endian fields, the payload's length
 _log = logging.getLogger(__name__)
 
 
 class Quit(Exception):  # noqa: N818
-    """The client has ended the connection or asked the player to quit."""
+    """Raised when the client has closed the connection or asked the player to quit."""
 
 
 class Reseeded(Exception):  # noqa: N818
-    """The client has sent a new seed: the scene has to be built from scratch."""
+    """Raised when the client has sent a new seed: the scene must be built from scratch."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -55,7 +55,7 @@ class Reseeded(Exception):  # noqa: N818
 
 
 class Drawn(Protocol):
-    """What the communicator needs of a scene."""
+    """The methods of a scene that the communicator calls."""
 
     areas: int
 
@@ -64,20 +64,20 @@ class Drawn(Protocol):
 
 
 class Acting(Protocol):
-    """What the communicator needs of a kind of agents: the rows that their next actions are written to."""
+    """The attributes of a kind of agents that the communicator uses: the arrays to which it writes the next actions."""
 
     continuous: Array
     discrete: Array
 
 
 class Communicator:
-    """Collects what the agents send in a step and exchanges it for their actions.
+    """Collect what the agents send in a step and exchange it for their actions.
 
-    :param port: where the client listens on this machine
+    :param port: Port on which the client listens on this machine.
     """
 
     scene: Drawn
-    """What is drawn if the client wants images."""
+    """Scene that is rendered if the client requests images."""
 
     def __init__(self, port: int) -> None:
         self.parameters = EnvironmentParameters()
@@ -89,20 +89,20 @@ class Communicator:
         self._new_seed: int | None = None
         self._unknown: set[uuid.UUID] = set()
         self._areas_to_draw = 0
-        self._end_frame: Array | None = None  # the state that an episode ended in, if only one area is drawn
+        self._end_frame: Array | None = None  # final state of an episode, if only one area is rendered
         self._readers: dict[uuid.UUID, Callable[[IncomingMessage], None]] = {
             ENVIRONMENT_PARAMETERS: self.parameters.on_message_received,
             RESEEDING: self._reseed,
             RENDERING: self._set_areas_to_draw,
         }
-        # The speed, resolution and frame rate mean nothing to a player that draws nothing and never waits, and no
-        # scene listens to the others.
+        # Speed, resolution and frame rate have no effect without a window and without waiting, and no
+        # scene uses the others.
         for channel in (ENGINE_CONFIGURATION, FLOAT_PROPERTIES, TRAINING_ANALYTICS):
             self._readers[channel] = lambda _: None
         self.start()
 
     def start(self) -> None:
-        """Forget the agents of the scene before, for one that is built from scratch."""
+        """Discard the agents of the previous scene before a new one is built."""
         self.parameters.restart()
         self._actions: dict[str, ActionSpec] = {}
         self._infos: dict[str, list[bytes]] = {}
@@ -110,11 +110,11 @@ class Communicator:
         self._pending = False
 
     def connect(self) -> tuple[int, int]:
-        """Go through the handshake, up to the client's first command.
+        """Perform the handshake, up to the client's first command.
 
-        :return: the seed and the number of areas that the client asks for
+        :return: Seed and number of areas that the client requests.
         :raises PlayerError: If no client listens on the port.
-        :raises Quit: the client hung up
+        :raises Quit: If the client closes the connection.
         """
         try:
             reply = self._call(initialization(), wait_for_ready=True, timeout=_DIAL_PATIENCE)
@@ -124,17 +124,17 @@ class Communicator:
                 f"({error.code().name}); start one that listens there, or name its port with --mlagents-port"
             ) from error
         first = UnityMessage.FromString(reply).unity_input.rl_initialization_input
-        self._handle(self._exchange(empty()))  # its command has no listener yet: the scene starts anyway
+        self._handle(self._exchange(empty()))  # nothing to reset: the scene is built next
         seed, self._new_seed = first.seed if self._new_seed is None else self._new_seed, None
         return seed, first.num_areas
 
     def subscribe(self, behavior: str, actions: ActionSpec) -> None:
-        """Name a behavior in every message from now on."""
+        """Include a behavior in every message from now on."""
         self._actions[behavior] = actions
         self._infos.setdefault(behavior, [])
 
     def put(self, behavior: str, infos: bytes, agents: Acting, asking: Array | None) -> None:
-        """Queue an encoded `ListAgentInfo`; `asking` are the rows that wait for actions, None if they ended."""
+        """Queue an encoded `ListAgentInfo`; `asking`: rows that request actions, None if their episodes ended."""
         self._infos[behavior].append(infos)
         self._pending = True
         if asking is not None:
@@ -143,9 +143,11 @@ class Communicator:
             self._end_frame = self.scene.render(0)
 
     def add_statistic(self, name: str, value: float, aggregation: int = 0) -> None:
-        """Send a number for the client's statistics with the next message.
+        """Send a value for the client's statistics with the next message.
 
-        :param aggregation: 0 average, 1 most recent, 2 sum, 3 histogram
+        :param name: Name of the statistic.
+        :param value: Value of the statistic.
+        :param aggregation: Aggregation method: 0 average, 1 most recent, 2 sum, 3 histogram.
         """
         message = OutgoingMessage()
         message.write_string(name)
@@ -154,11 +156,11 @@ class Communicator:
         self._send(STATISTICS, bytes(message.buffer))
 
     def decide(self) -> bool:
-        """If anything was queued, exchange it and hand the actions to the agents that asked.
+        """Exchange the queue, if it is not empty, and write the actions of the agents that requested them.
 
-        :return: whether the client commands a reset
-        :raises Quit: the player has to quit
-        :raises Reseeded: the scene has to be built from scratch
+        :return: Whether the client commands a reset.
+        :raises Quit: If the player has to quit.
+        :raises Reseeded: If the scene has to be built from scratch.
         """
         if not self._pending:
             return False
@@ -201,7 +203,7 @@ class Communicator:
             raise Quit(f"the client hung up ({error.code().name})") from error
 
     def _handle(self, reply: bytes) -> Any:
-        """Take in the side-channel messages of a reply and return its `RLInput`."""
+        """Process the side-channel messages of a reply and return its `RLInput`."""
         message = UnityMessage.FromString(reply)
         if message.header.status != STATUS_OK:
             raise Quit("the client has ended the connection")
@@ -213,7 +215,7 @@ class Communicator:
         return rl_input
 
     def _read_frames(self, data: bytes) -> None:
-        """Hand each message to its channel. One that cannot be read is logged and skipped, as Unity does."""
+        """Pass each message to its channel. Unreadable messages are logged and skipped, as in Unity."""
         offset = 0
         while offset < len(data):
             if len(data) - offset < _FRAME.size:
@@ -260,7 +262,7 @@ class Communicator:
 
 
 class Rehearsal(Communicator):
-    """Answers every message with zero actions, so that a scene can run before there is a client."""
+    """Communicator that answers every message with zero actions, so that a scene can run before a client connects."""
 
     def __init__(self) -> None:
         super().__init__(port=1)  # never connected

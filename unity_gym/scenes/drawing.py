@@ -1,11 +1,11 @@
-"""Drawing in world coordinates: what `Scene.render` makes its images with.
+"""Drawing in world coordinates, for the images of `Scene.render`.
 
     canvas = Canvas(-6, -6, 6, 6)                      # meters; the image is 400 pixels wide
     canvas.rectangle(0, 0, 5, 5, FLOOR)
     canvas.rectangle(x, z, 0.5, 0.5, BLUE, angle=-yaw)  # Unity's yaw is clockwise seen from above
     return canvas.image
 
-Later shapes cover earlier ones. A shape's edge is mixed with what lies below it over one pixel.
+Later shapes cover earlier ones. Edges are antialiased over one pixel.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ PURPLE: Color = (136, 73, 190)
 
 
 class Canvas:
-    """An image of a part of a plane: `right` in the image is the plane's first axis, up its second.
+    """An image of a part of a plane: the plane's first axis points right in the image, its second one up.
 
-    :param left: the least first coordinate to be seen, in meters
-    :param bottom: the least second one
-    :param right: the greatest first one
-    :param top: the greatest second one
-    :param pixels: the image's width; its height follows. Both are rounded to even numbers, as video encoders want
-    :param color: what the image is filled with
+    :param left: Least visible first coordinate in m.
+    :param bottom: Least visible second coordinate in m.
+    :param right: Greatest visible first coordinate in m.
+    :param top: Greatest visible second coordinate in m.
+    :param pixels: Width of the image in pixels, from which the height follows. Both are rounded to even numbers, as
+        video encoders require.
+    :param color: Background color.
     """
 
     image: Array
-    """uint8 (height, width, 3), row 0 at the top."""
+    """The image, uint8 (height, width, 3), row 0 at the top."""
 
     def __init__(
         self, left: float, bottom: float, right: float, top: float, pixels: int = 400, color: Color = BACKGROUND
@@ -61,11 +62,12 @@ class Canvas:
     ) -> None:
         """Fill a rectangle.
 
-        :param x: of its center
-        :param y: of its center
-        :param half_width: m
-        :param half_height: m
-        :param angle: radians that it is turned counter-clockwise
+        :param x: First coordinate of its center in m.
+        :param y: Second coordinate of its center in m.
+        :param half_width: Half its width in m.
+        :param half_height: Half its height in m.
+        :param color: Color of the rectangle.
+        :param angle: Counter-clockwise rotation in radians.
         """
         cos, sin = np.cos(angle), np.sin(angle)
         reach_x = abs(cos) * half_width + abs(sin) * half_height
@@ -80,13 +82,13 @@ class Canvas:
         self._fill(part, np.hypot(dx, dy) - radius, color)
 
     def ring(self, x: float, y: float, radius: float, width: float, color: Color) -> None:
-        """Draw a circle's line, `width` m wide, half of it inside of `radius`."""
+        """Draw the outline of a circle; its width (m) is centered on `radius`."""
         reach = radius + width / 2
         part, dx, dy = self._around(x - reach, y - reach, x + reach, y + reach, x, y)
         self._fill(part, np.abs(np.hypot(dx, dy) - radius) - width / 2, color)
 
     def line(self, x0: float, y0: float, x1: float, y1: float, width: float, color: Color) -> None:
-        """Draw a line with round ends, `width` m wide."""
+        """Draw a line with round ends; `width` is in m."""
         half = width / 2
         part, dx, dy = self._around(
             min(x0, x1) - half, min(y0, y1) - half, max(x0, x1) + half, max(y0, y1) + half, x0, y0
@@ -103,9 +105,9 @@ class Canvas:
     def _around(
         self, left: float, bottom: float, right: float, top: float, x: float, y: float
     ) -> tuple[Array, Array, Array]:
-        """Return the pixels of a part of the plane, and where their centers lie as seen from (x, y).
+        """Return the pixels of a part of the plane, and the positions of their centers relative to (x, y).
 
-        The columns come first, then the rows.
+        The positions along the first axis precede those along the second.
         """
         height, width = self.image.shape[:2]
         columns = slice(
@@ -119,6 +121,6 @@ class Canvas:
         return self.image[rows, columns], dx[np.newaxis, :], dy[:, np.newaxis]
 
     def _fill(self, part: Array, distance: Array, color: Color) -> None:
-        """Paint the pixels whose distance (m) from the shape is negative; its edge is one pixel wide."""
+        """Paint the pixels with a negative distance (m) from the shape; its edge is one pixel wide."""
         cover = np.clip(0.5 - distance * self._scale, 0, 1)[..., np.newaxis]
         part += np.rint(cover * (np.asarray(color, np.float64) - part)).astype(np.int16).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""The environment parameters that the client sends: numbers, or samplers that draw at each read."""
+"""The environment parameters that the client sends: numbers, or samplers that draw a value per read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _UNIFORM, _GAUSSIAN, _MULTI_RANGE_UNIFORM = 0, 1, 2
 
 
 class Sampler:
-    """A distribution with a random stream of its own.
+    """A distribution with its own random stream.
 
-    :param seed: int32
-    :param kind: 0 uniform (minimum, maximum), 1 Gaussian (mean, standard deviation), 2 uniform over several ranges
-        (minimum and maximum of each in turn; a range is chosen in proportion to its length)
-    :raises ProtocolError: an unknown kind, or ranges that are no pairs
+    :param seed: Seed of the stream, int32.
+    :param kind: Kind of the distribution: 0 uniform (minimum, maximum), 1 Gaussian (mean, standard deviation), 2
+        uniform over several ranges (minimum and maximum of each in turn). A range is drawn in proportion to its length.
+    :param numbers: Arguments of the distribution, in pairs.
+    :raises ProtocolError: If the kind is unknown, or the arguments are not pairs.
     """
 
     def __init__(self, seed: int, kind: int, numbers: Sequence[float]) -> None:
@@ -30,11 +31,11 @@ class Sampler:
         self.restart()
 
     def restart(self) -> None:
-        """Start the random stream again."""
+        """Restart the random stream."""
         self._rng = np.random.default_rng(self._seed & 0xFFFFFFFF)
 
     def draw(self, count: int) -> Array:
-        """float64 (count)."""
+        """Return `count` draws, float64 (count)."""
         if self._kind == _GAUSSIAN:
             return self._rng.normal(self._numbers[0], self._numbers[1], count)
         low, high = np.reshape(self._numbers, (-1, 2)).T
@@ -45,7 +46,7 @@ class Sampler:
 
 
 class EnvironmentParameters:
-    """What scenes read as they build themselves and start episodes. A sampler draws again at each read."""
+    """The environment parameters that scenes read when they are built and start episodes; a sampler draws per read."""
 
     def __init__(self) -> None:
         self._known: dict[str, float | Sampler] = {}
@@ -57,28 +58,29 @@ class EnvironmentParameters:
         return float(known.draw(1)[0]) if isinstance(known, Sampler) else known
 
     def column(self, name: str, default: float, count: int) -> Array:
-        """float64 (count): the value that each of `count` agents reads."""
+        """Return the value that each of `count` agents reads, float64 (count)."""
         known = self._known.get(name, default)
         return known.draw(count) if isinstance(known, Sampler) else np.full(count, known)
 
     def watch(self, name: str, changed: Callable[[float], None]) -> None:
-        """Call `changed` with the number that is known, if one is, and with each that arrives; not with samplers."""
+        """Call `changed` with the current number, if there is one, and with each new number, but not with samplers."""
         self._watchers[name] = changed
         known = self._known.get(name)
         if isinstance(known, float):
             changed(known)
 
     def restart(self) -> None:
-        """Start the samplers' random streams again and forget who watches, for a scene that is built from scratch."""
+        """Restart the samplers' random streams and remove the watchers, for a scene that is built from scratch."""
         self._watchers.clear()
         for known in self._known.values():
             if isinstance(known, Sampler):
                 known.restart()
 
     def on_message_received(self, message: IncomingMessage) -> None:
-        """Store what one message of the environment parameters channel sets.
+        """Store the parameter that a message of the environment parameters channel sets.
 
-        :raises ProtocolError: it is cut off or of an unknown kind
+        :param message: Message of the channel.
+        :raises ProtocolError: If the message is cut off or of an unknown kind.
         """
         name, kind = message.read_string(), message.read_int32()
         if kind == _VALUE:

@@ -1,12 +1,12 @@
-"""Images in perspective: what cameras see of spheres, capsules and boxes.
+"""Images in perspective: camera images of spheres, capsules and boxes.
 
     solids = Solids(2)
     solids.put(0, center=(0, -1, 0), half=(50, 1, 50), color=FLOOR, tile=2)
     solids.put(1, center=(0, 1, 0), radius=1, color=BLUE)
     image = photograph(solids, View((0, 3, -8), rotations.euler(15, 0)), height=320, width=480)
 
-Each solid is drawn into the part of the image that its bounding sphere covers; of several, the nearest is seen. Colors
-are shaded by one light from far away. There are no reflections and, unless asked for, no shadows.
+Each solid is drawn into the part of the image that its bounding sphere covers; the nearest one is visible. One
+distant light shades the colors. There are no reflections; shadows on tiled solids are optional.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.rotations import dot, euler, local_axis, rotate, rotate_inverse
 from unity_gym.specs import Array
 
-_AMBIENT = 0.6  # of the brightness, where the light does not reach
-_SHADOW = 0.75  # of the brightness, on tiled ground
+_AMBIENT = 0.6  # share of the brightness without direct light
+_SHADOW = 0.75  # share of the brightness in a shadow on tiled ground
 _MISSED = 1e30
 
 
 class Solids:
-    """Rounded boxes: of a sphere all of `half` is zero, of a capsule all but one, of a box `radius`.
+    """Rounded boxes: spheres (all of `half` is 0), capsules (all but one of `half` is 0) or boxes (`radius` is 0).
 
     Arrays, one entry per solid: `center` (3, m), `rotation` (x, y, z, w), `half` (3, m: half its extents before
     rounding), `radius` (m), `color` (3, 0 to 255), `tile` (m; if positive, every second tile of this size is darker).
-    What has no size is not drawn.
+    Solids without a size are not drawn.
 
-    :param shape: How many there are, or how many scenes and how many solids each of them has.
+    :param shape: Number of solids, or number of scenes and number of solids per scene.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -55,33 +55,39 @@ class Solids:
         rotation: Array | None = None,
         tile: float = 0,
     ) -> None:
-        """Set all of one solid, or of several; `index` is one of NumPy's."""
+        """Set all arrays of one or several solids; `index` is a NumPy index."""
         self.center[index], self.color[index], self.half[index], self.radius[index] = center, color, half, radius
         self.rotation[index] = (0, 0, 0, 1) if rotation is None else rotation
         self.tile[index] = tile
 
     @property
     def arrays(self) -> tuple[Array, Array, Array, Array, Array, Array]:
-        """What the compiled loops take."""
+        """Arguments of the compiled loops."""
         return self.center, self.rotation, self.half, self.radius, self.color, self.tile
 
 
 class View(NamedTuple):
-    """Where a camera stands (3, m), its rotation (x, y, z, w; it looks along z), and its vertical angle in degrees."""
+    """Position of a camera (3, m), its rotation (x, y, z, w; it looks along z), and its vertical angle in degrees."""
 
     position: tuple[float, float, float] | Array
     rotation: Array
     angle: float = 50.0
     near: float = 0.1
-    """What is nearer (m) is not seen."""
+    """Least visible distance in m."""
 
 
 def photograph(
     solids: Solids, view: View, height: int = 320, width: int = 480, sky: Color = BACKGROUND, shadows: bool = True
 ) -> Array:
-    """Return what a camera sees, uint8 (height, width, 3), row 0 at the top.
+    """Return a camera image, uint8 (height, width, 3), row 0 at the top.
 
-    :param shadows: whether solids throw shadows on what is tiled
+    :param solids: Solids to draw.
+    :param view: View of the camera.
+    :param height: Height of the image in pixels.
+    :param width: Width of the image in pixels.
+    :param sky: Background color.
+    :param shadows: Whether solids cast shadows on tiled ones.
+    :return: Image of the camera.
     """
     image = np.empty((1, height, width, 3), np.uint8)
     position = np.asarray(view.position, np.float64)[np.newaxis]
@@ -97,7 +103,13 @@ def photograph(
 def follow(position: Array, towards: Array, distance: float, height: float) -> View:
     """Return the view of a camera behind `position` (3).
 
-    The camera looks down on it and on towards the direction `towards` (3).
+    The camera looks down and in the horizontal direction of `towards` (3).
+
+    :param position: Position to follow (3), in m.
+    :param towards: Direction of the view (3).
+    :param distance: Horizontal distance of the camera in m.
+    :param height: Height of the camera above `position` in m.
+    :return: View of the camera.
     """
     yaw = math.degrees(math.atan2(towards[0], towards[2]))
     pitch = math.degrees(math.atan2(height, distance))
@@ -105,7 +117,7 @@ def follow(position: Array, towards: Array, distance: float, height: float) -> V
     return View(position - back + np.array([0, height, 0]), euler(pitch, yaw))
 
 
-_LIGHT = np.array([0.542, 0.643, -0.542])  # towards the light, as it stands in Unity's scenes
+_LIGHT = np.array([0.542, 0.643, -0.542])  # direction towards the light, as in Unity's scenes
 
 
 @kernel
@@ -121,15 +133,18 @@ def draw(
     sky: Array,
     shadows: bool,
 ) -> None:
-    """Draw what cameras see into `images`, uint8 (cameras, height, width, 3).
+    """Draw the images of cameras into `images`, uint8 (cameras, height, width, 3).
 
-    :param scenes: int (cameras), the scene that each camera is in
-    :param own: int (cameras, 2), the first of the solids that each camera does not see, and the one after the last
-    :param position: (cameras, 3)
-    :param rotation: (cameras, 4)
-    :param angle: vertical, of all cameras, in degrees
-    :param solids: the arrays of `Solids`, each with a first axis more: the scenes
-    :param sky: (3), the color where nothing is
+    :param images: Array that receives the images.
+    :param scenes: Scene of each camera, int (cameras).
+    :param own: First solid that each camera does not see, and the one after the last, int (cameras, 2).
+    :param position: Positions of the cameras in m, (cameras, 3).
+    :param rotation: Rotations of the cameras, (cameras, 4).
+    :param angle: Vertical angle of all cameras in degrees.
+    :param near: Least visible distance in m.
+    :param solids: Arrays of `Solids`, each with the scenes as an additional first axis.
+    :param sky: Background color, (3).
+    :param shadows: Whether solids cast shadows on tiled ones.
     """
     height, width = images.shape[1], images.shape[2]
     scale = 2 * math.tan(math.radians(angle) / 2) / height  # at a distance of 1 m, a pixel's edge in meters
@@ -156,7 +171,7 @@ def draw(
                 continue
             top, bottom, left, end = 0, height, 0, width
             if z > size + near:
-                # The tangents of the bounding sphere's outline, a little too wide.
+                # Tangents of the bounding sphere's outline, slightly too wide.
                 reach = size / (z - size)
                 row, column = height / 2 - y / z / scale, width / 2 + x / z / scale
                 vertical = (reach * (1 + abs(y) / z)) / scale + 1
@@ -165,7 +180,7 @@ def draw(
                 left, end = max(0, int(column - horizontal)), min(width, int(column + horizontal) + 1)
             if top >= bottom or left >= end:
                 continue
-            # From here on in the solid's own frame.
+            # Computations below are in the solid's own frame.
             own_rotation, own_half, own_radius = turned[solid], half[solid], radius[solid]
             rotate_inverse(own_rotation, -apart[0], -apart[1], -apart[2], start)
             rotate_inverse(own_rotation, right[0], right[1], right[2], own_right)
@@ -209,7 +224,7 @@ def _shade(
     radius: Array,
     tile: Array,
 ) -> None:
-    """Darken the tiled ground where a solid stands between it and the light."""
+    """Darken the tiled ground where a solid is between it and the light."""
     height, width = depth.shape
     point, start, local, apart = np.empty((4, 3))
     ground = -_MISSED
@@ -250,7 +265,7 @@ def _bounding_radius(half: Array, radius: float) -> float:
 
 @inner_kernel
 def hit(start: Array, ray: Array, half: Array, radius: float, near: float) -> float:
-    """How many times `ray` it is from `start` to the outside of a rounded box, in its own frame; 1e30: never."""
+    """Return the multiple of `ray` from `start` to the surface of a rounded box, in its own frame; 1e30 for a miss."""
     if radius == 0:
         return _hit_box(start, ray, half, near)
     longest = 0
@@ -264,14 +279,14 @@ def hit(start: Array, ray: Array, half: Array, radius: float, near: float) -> fl
         b = start[u] * ray[u] + start[v] * ray[v]
         root = b * b - a * (start[u] * start[u] + start[v] * start[v] - radius * radius)
         if root <= 0:
-            return _MISSED  # the ray passes by the infinite cylinder
+            return _MISSED  # the ray misses the infinite cylinder
         if a > 1e-12:
             share: float = (-b - math.sqrt(root)) / a
             if share > near and abs(start[longest] + share * ray[longest]) <= length:
                 return share
     nearest: float = _MISSED
     a, b, c = dot(ray, ray), dot(start, ray), dot(start, start) - radius * radius
-    for sign in (-1.0, 1.0):  # the round ends; of a sphere twice the same
+    for sign in (-1.0, 1.0):  # the round ends; twice the same for a sphere
         offset = sign * length
         end_b = b - offset * ray[longest]
         root = end_b * end_b - a * (c - 2 * offset * start[longest] + offset * offset)
@@ -286,7 +301,7 @@ def hit(start: Array, ray: Array, half: Array, radius: float, near: float) -> fl
 def _hit_box(start: Array, ray: Array, half: Array, near: float) -> float:
     enter, leave = near, _MISSED
     for step in range(3):
-        i = (step + 1) % 3  # height first: half of all rays miss the ground by it
+        i = (step + 1) % 3  # height first: half of all rays miss the ground there
         if abs(ray[i]) < 1e-12:
             if abs(start[i]) > half[i]:
                 return _MISSED
@@ -296,7 +311,7 @@ def _hit_box(start: Array, ray: Array, half: Array, near: float) -> float:
         enter, leave = max(enter, middle - reach), min(leave, middle + reach)
         if enter > leave:
             return _MISSED
-    return enter if enter > near else _MISSED  # who is inside does not see the faces from behind
+    return enter if enter > near else _MISSED  # a camera inside does not see the faces from behind
 
 
 @inner_kernel

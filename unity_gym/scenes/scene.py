@@ -1,4 +1,4 @@
-"""What a scene provides to the academy."""
+"""The interface between scenes and the academy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from unity_gym.specs import Array
 
 
 class Scene(ABC):
-    """One of Unity's example scenes, all its areas in numpy columns.
+    """One of Unity's example scenes: all its areas in NumPy arrays.
 
-    A subclass's constructor `__init__(self, academy, areas)` builds the state and the `Agents`, whose callbacks hold
-    what Unity's agent scripts do. All randomness comes from `academy.rng`, so that a seed settles a scene's course. The
-    methods below are Unity's other entry points in a tick, in their order; by default nothing happens there.
+    The constructor `__init__(self, academy, areas)` of a subclass builds the state and the `Agents`. Their callbacks
+    implement Unity's agent scripts. All randomness comes from `academy.rng`, so that a seed determines all episodes.
+    The methods below are Unity's other entry points in a tick, in their order; by default they do nothing.
     """
 
     default_areas: ClassVar[int]
@@ -26,16 +26,16 @@ class Scene(ABC):
 
     @abstractmethod
     def render(self, area: int) -> Array:
-        """Return an image of an area as it is now, uint8 (height, width, 3); `drawing.py` is there for it."""
+        """Return an image of the current state of an area, uint8 (height, width, 3), usually made with `drawing.py`."""
 
     def reset_environment(self) -> None:  # noqa: B027
-        """At every full reset, also the first, before the agents' episodes start (`OnEnvironmentReset`)."""
+        """Reset the environment at each full reset, before the agents' episodes start (`OnEnvironmentReset`)."""
 
     def before_step(self) -> None:  # noqa: B027
-        """Before the academy's step: the `FixedUpdate` of agents, where some request their own decisions."""
+        """Run the `FixedUpdate` of agents before the academy's step; some agents request their own decisions there."""
 
     def after_step(self) -> None:  # noqa: B027
-        """After the academy's step: the `FixedUpdate` of the scene's controllers."""
+        """Run the `FixedUpdate` of the scene's controllers after the academy's step."""
 
     def simulate(self) -> None:  # noqa: B027
-        """One physics tick, then the trigger and collision callbacks."""
+        """Run one physics tick, then the trigger and collision callbacks."""

@@ -1,4 +1,4 @@
-"""The grid sensor: which kind of thing is on each cell of a square that turns with the agent."""
+"""The grid sensor: the kind of thing on each cell of a square that turns with the agent."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ _CELL = 1.0  # m
 class GridSensor(ImageSensor):
     """A square of cells of 1 m around the sensor, one channel per detectable tag, 255 where a cell has such a thing.
 
-    In the image, row 0 is the sensor's right edge and the last column its far end: the middle of row h and column w of
-    n × n cells is (n - 1) / 2 - h meters to the right and w - (n - 1) / 2 meters ahead. As in Unity, the agent's own
-    shape is not seen, and of several things in a cell the one counts whose axis-aligned box has the point that is
-    nearest to the middle of the cell nearest to the sensor; of equals, which Unity leaves to chance, the first.
+    In the image, row 0 is the sensor's right edge and the last column its far end. The middle of row h and column w of
+    n × n cells is (n - 1) / 2 - h meters to the right and w - (n - 1) / 2 meters ahead.
+
+    As in Unity, the agent's own shape is invisible. If a cell has several things, the sensor takes, of each thing's
+    axis-aligned box, the point nearest to the middle of the cell. The thing whose point is nearest to the sensor
+    counts. Of equals, for which Unity's order is undefined, the first one counts.
 
     :param name: Name as Unity sends it, without "-OneHot".
-    :param shapes: What there is to see.
+    :param shapes: Things that the sensor detects.
     :param pose: Function that returns the poses of the sensors of the agents with the given indices.
-    :param own: int (agents), column of each agent's own thing in `shapes`.
+    :param own: Index of each agent's own thing in `shapes`, int (agents).
     :param tags: Detectable tags in the order of their channels.
     :param size: Number of cells along an edge.
-    :param half_height: How far above and below the sensor cells reach, in m.
+    :param half_height: Height of the cells above and below the sensor in m.
     :param scale: Function that returns the scales of the agents with the given indices. A scale moves the cells apart
         and does not enlarge them.
     """
@@ -54,7 +56,7 @@ class GridSensor(ImageSensor):
         self._channel = np.array([tags.index(tag) if tag in tags else -1 for tag in shapes.tags])
 
     def images(self, rows: Array) -> Array:
-        """Return what the agents `rows` see, uint8 (k, PNGs, size, size, 3): three tags per PNG, the last filled up."""
+        """Return the images of the agents, uint8 (k, PNGs, size, size, 3): three tags per PNG, the last one padded."""
         shapes = self._shapes
         area, position, yaw = self._pose(rows)
         scale = np.ones(len(rows)) if self._scale is None else self._scale(rows)
@@ -76,7 +78,7 @@ class GridSensor(ImageSensor):
 
 
 class _Scenery(NamedTuple):
-    """The arrays of `Shapes` that say where things are."""
+    """The arrays of `Shapes` that hold the poses and sizes of things."""
 
     center: Array
     half: Array
@@ -85,7 +87,7 @@ class _Scenery(NamedTuple):
 
 
 class _Thing(NamedTuple):
-    """A thing as a sensor sees it, in its axes and in units of the distance of its cells.
+    """A thing in the axes of a sensor, in units of the distance of its cells.
 
     `side`, `ahead`: center, to the right and forward. `half_x`, `half_z`: half the edges before rounding. `cos`, `sin`:
     of the yaw relative to the sensor's. `radius`: rounding at the height of the sensor. `cell`: half a cell's edge.
@@ -114,7 +116,7 @@ def _see(
     half_height: float,
     images: Array,
 ) -> None:
-    """Write what agents see to `images` (agents, PNGs, size, size, 3), which is zero."""
+    """Write the images of the agents to `images` (agents, PNGs, size, size, 3), which contains zeros."""
     size = images.shape[2]
     edge = (size - 1) / 2
     distances, winners = np.empty((size, size)), np.empty((size, size), np.int64)
@@ -159,7 +161,7 @@ def _last(place: float, size: int) -> int:
 def _from_sensor(
     scenery: _Scenery, area: int, thing: int, position: Array, yaw: float, unit: float, above: float
 ) -> _Thing:
-    """Return a thing, seen from a sensor above or below whose reach its box starts `above` m away; `unit` is in 1/m."""
+    """Return a thing in the axes of a sensor; `above` (m) is the vertical distance to its box, `unit` is in 1/m."""
     x, z = scenery.center[0, area, thing] - position[0], scenery.center[2, area, thing] - position[2]
     turn = scenery.yaw[area, thing] - yaw
     rounding = scenery.rounding[area, thing]
@@ -177,7 +179,7 @@ def _from_sensor(
 
 @inner_kernel
 def _span(thing: _Thing, side: float) -> tuple[float, float]:
-    """How far ahead of the middle of a cell a thing may at least and at most be that is `side` at its right."""
+    """Return how far at least and at most a thing `side` to the right of a cell's middle may be ahead of it."""
     cell, radius = thing.cell, thing.radius
     if thing.half_x == 0 and thing.half_z == 0:
         offset = max(abs(side) - cell, 0.0)
@@ -203,12 +205,12 @@ def _span(thing: _Thing, side: float) -> tuple[float, float]:
 def _distance(
     scenery: _Scenery, area: int, thing: int, position: Array, yaw: float, side: float, ahead: float
 ) -> float:
-    """Return the squared distance from a sensor to a thing.
+    """Return the squared distance (m²) from a sensor to a thing.
 
-    It is that of the point of the thing's axis-aligned box nearest to the middle of a cell.
+    This is the distance to the point of the thing's axis-aligned box that is nearest to the middle of a cell.
 
-
-    :param side: Place of the middle of the cell to the right of the sensor, in m; `ahead` likewise.
+    :param side: Position of the middle of the cell to the right of the sensor in m.
+    :param ahead: Position of the middle of the cell in front of the sensor in m.
     """
     turn_cos, turn_sin = abs(cos(scenery.yaw[area, thing])), abs(sin(scenery.yaw[area, thing]))
     x, y, z = scenery.half[0, area, thing], scenery.half[1, area, thing], scenery.half[2, area, thing]

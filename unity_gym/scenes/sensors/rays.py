@@ -1,4 +1,4 @@
-"""The ray perception sensor: what spheres meet that fly out of an agent in a fan of directions."""
+"""The ray perception sensor: casts spheres from an agent in a fan of directions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from unity_gym.specs import Array
 
 _TOUCH = 1e-5  # m; a start that overlaps a thing by less only touches it
 _CLOSE = 1e-9  # m², of the squares of distances
-_NEWTON_STEPS = 24  # a tangent root is approached by half a step; most rays end after three
+_NEWTON_STEPS = 24  # Newton's method halves the distance to a tangent root per step; most rays need three steps
 
 
 class Pose(NamedTuple):
-    """Where agents are: `area` (int, k), `position` (3, k), `yaw` (radians, k)."""
+    """Pose of agents: `area` (int, k), `position` (3, k, in m), `yaw` (k, in radians)."""
 
     area: Array
     position: Array
@@ -29,21 +29,23 @@ class Pose(NamedTuple):
 class RayPerceptionSensor(VectorSensor):
     """A fan of sphere casts against all things of the agent's area.
 
-    An observation holds for each ray a flag per detectable tag, a flag that nothing was hit, and the share of the
-    ray's length that the sphere has passed, 1 if nothing was hit. The middle ray comes first, then by turns the next to
-    the right and to the left. As in Unity a thing that overlaps the sphere at its start is not there for the cast; that
-    takes the agent's own box out, and what the agent is pressed into. A thing that is touched and not left is hit at 0.
+    An observation contains per ray one flag per detectable tag, a flag that nothing was hit, and the hit fraction. The
+    hit fraction is the share of the ray's length that the sphere has passed, 1 if nothing was hit. The middle ray comes
+    first, then alternately the next ones to the right and to the left.
 
-    :param name: as Unity sends it
-    :param shapes: what there is to hit
-    :param pose: where the agents with the given indices are
-    :param tags: detectable tags in the order of their flags
-    :param rays_per_direction: rays on each side of the middle one
-    :param max_degrees: angle between the middle ray and the outermost ones
-    :param length: horizontal length of a ray, m
-    :param radius: of the sphere, m; it grows with a ray that is longer than `length` because it rises
-    :param start_offset: height of the ray's start above the agent's center, m
-    :param end_offset: height of the ray's end above the agent's center, m
+    As in Unity, the cast ignores a thing that overlaps the sphere at its start. So it ignores the agent's own box and
+    things that the agent is pressed into. A thing that the sphere touches and does not move away from is hit at 0.
+
+    :param name: Name as Unity sends it.
+    :param shapes: Things that rays can hit.
+    :param pose: Function that returns the poses of the agents with the given indices.
+    :param tags: Detectable tags in the order of their flags.
+    :param rays_per_direction: Number of rays on each side of the middle one.
+    :param max_degrees: Angle between the middle ray and the outermost ones in degrees.
+    :param length: Horizontal length of a ray in m.
+    :param radius: Radius of the sphere in m. It grows with a ray that is longer than `length` because it rises.
+    :param start_offset: Height of the ray's start above the agent's center in m.
+    :param end_offset: Height of the ray's end above the agent's center in m.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class RayPerceptionSensor(VectorSensor):
         self._pose = pose
         self._length, self._rise, self._start = float(length), float(end_offset - start_offset), float(start_offset)
         self._radius = radius * float(np.hypot(length, self._rise)) / length
-        # the flag of each tag of the shapes, -1 for none
+        # flag index of each tag of the shapes, -1: none
         self._flags = np.array([tags.index(tag) if tag in tags else -1 for tag in shapes.tags])
 
     def _cast(self, rows: Array) -> Array:
@@ -85,14 +87,14 @@ class RayPerceptionSensor(VectorSensor):
 
 
 def sphere_casts(shapes: Shapes, area: Array, start: Array, path: Array, radius: float) -> tuple[Array, Array]:
-    """Return what spheres meet first that fly through areas.
+    """Return the first thing that each sphere hits along its path.
 
-    :param shapes: What there is to meet: its visible things.
-    :param area: int (k), areas of the spheres.
-    :param start: (3, k), centers of the spheres at their start, in m.
-    :param path: (3, k), from start to end, in m.
+    :param shapes: Things of which spheres hit the visible ones.
+    :param area: Areas of the spheres, int (k).
+    :param start: Centers of the spheres at their start in m, (3, k).
+    :param path: Vectors from start to end in m, (3, k).
     :param radius: Radius of all spheres in m.
-    :return: Shares of the path, float (k), and columns of the things, int (k): inf and -1 if nothing is met.
+    :return: Shares of the path, float (k), and indices of the things, int (k): inf and -1 if nothing is hit.
     """
     scenery = shapes.center, shapes.half, shapes.rounding, shapes.yaw, shapes.visible
     return _cast_spheres(*scenery, area, np.ascontiguousarray(start), np.ascontiguousarray(path), radius)
@@ -136,10 +138,10 @@ def _cast_fans(
     flags: Array,
     observation: Array,
 ) -> None:
-    """Write what agents see to `observation` (agents, rays, width), which is zero.
+    """Write the observations of the agents to `observation` (agents, rays, width), which contains zeros.
 
     :param heading: Yaws of the agents, (k).
-    :param flags: The flag of each tag, -1 for none.
+    :param flags: Flag index of each tag, -1: none.
     """
     scenery = Scenery(center, half, rounding, yaw, visible)
     for k in range(len(area)):
@@ -172,9 +174,9 @@ class Scenery(NamedTuple):
 
 @inner_kernel
 def first_hit(scenery: Scenery, area: int, start: _Vector, path: _Vector, radius: float) -> tuple[float, int]:
-    """Return the share of a path that a sphere flies until it meets something, and the column of what it meets.
+    """Return the share of a path until a sphere hits a thing, and the index of the thing.
 
-    They are inf and -1 if it meets nothing.
+    They are inf and -1 if it hits nothing.
     """
     nearest, found = inf, -1
     length = hypot(path[0], path[2])
@@ -182,7 +184,7 @@ def first_hit(scenery: Scenery, area: int, start: _Vector, path: _Vector, radius
         half = scenery.half[0, area, thing], scenery.half[1, area, thing], scenery.half[2, area, thing]
         reach = radius + scenery.rounding[area, thing]
         x, z = start[0] - scenery.center[0, area, thing], start[2] - scenery.center[2, area, thing]
-        # As seen from above, the path has to come close to a circle around the box.
+        # Seen from above, the path must come close to a circle around the box.
         circle = half[0] + half[2] + reach
         ahead, aside = -(x * path[0] + z * path[2]), x * path[2] - z * path[0]
         if (
@@ -201,19 +203,19 @@ def first_hit(scenery: Scenery, area: int, start: _Vector, path: _Vector, radius
 
 @inner_kernel
 def sphere_cast(origin: _Vector, path: _Vector, half: _Vector, reach: float, most: float = inf) -> float:
-    """How far a sphere flies until it meets a rounded box.
+    """Return the share of its path until a sphere hits a rounded box.
 
-    It meets the box where the distance between the sphere's center and the box without its rounding is the sum of both
-    radii. The square of that distance is convex along a straight path, so Newton's method from the side of the start
-    finds the first such point and never passes it. It starts from where the path enters the box that is grown by the
-    sum on all sides; where this is on a face, Newton's method has nothing left to do.
+    It hits the box where the distance between the sphere's center and the box without its rounding is the sum of both
+    radii. The square of that distance is convex along a straight path. So Newton's method from the side of the start
+    finds the first such point and never passes it. The search starts where the path enters the box that is enlarged by
+    the sum on all sides. If this point is on a face, it is the result.
 
     :param origin: Center of the sphere at its start, from the center of the box along its axes, in m.
-    :param path: From the start to the end along the axes of the box, in m.
+    :param path: Vector from the start to the end along the axes of the box, in m.
     :param half: Half the edge lengths of the box without rounding, in m.
     :param reach: Sum of both radii in m.
-    :param most: A share of the path beyond which the result does not matter.
-    :return: Share of the path; inf if the box is not met within it or overlaps the sphere at its start.
+    :param most: Share of the path beyond which the result does not matter.
+    :return: Share of the path; inf if the sphere does not hit the box within it or overlaps it at its start.
     """
     entry, exit_ = 0.0, 1.0
     outside_square = leaving = 0.0

@@ -1,4 +1,4 @@
-"""The rigid body sensor: how fast an agent moves, as it feels it itself."""
+"""The rigid body sensor: the velocity of an agent along its own axes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from unity_gym.specs import Array
 
 
 class RigidBodySensor(VectorSensor):
-    """The velocity along the agent's own axes (right, up, forward, m/s), then where its root is and how it is turned.
+    """The velocity along the agent's own axes (right, up, forward, m/s) and its pose relative to its root.
 
-    As the agent is its own root, the latter are always 0, 0, 0 and the quaternion 0, 0, 0, 1.
+    As the agent is its own root, the pose is always the position 0, 0, 0 and the quaternion 0, 0, 0, 1.
 
-    :param pose: where the agents with the given indices are
-    :param velocity: of the agents with the given indices, (3, k), along the world's axes
-    :param velocity_first: it comes before the rest, not after
+    :param pose: Function that returns the poses of the agents with the given indices.
+    :param velocity: Function that returns the velocities of the agents with the given indices, (3, k), along the
+        world's axes, in m/s.
+    :param velocity_first: Whether the velocity precedes the pose.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The kinds of sensors that a scene puts together."""
+"""The kinds of sensors that scenes combine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from unity_gym.wire.png import encode_images
 class Sensor(ABC):
     """One sensor of all agents of a kind.
 
-    :param name: as Unity sends it; the observations of an agent are sorted by it
-    :param shape: of one agent's observation
-    :param properties: one per dimension
-    :param kind: an ordinary observation or a goal
-    :param compressed: observations are encoded images instead of numbers
+    :param name: Name as Unity sends it; the observations of an agent are sorted by it.
+    :param shape: Shape of one agent's observation.
+    :param properties: Dimension properties, one per dimension.
+    :param kind: Observation type: default or goal.
+    :param compressed: Whether observations are encoded images instead of floats.
     """
 
     def __init__(
@@ -40,22 +40,26 @@ class Sensor(ABC):
 
     @abstractmethod
     def observe(self, rows: Array) -> Array | list[bytes]:
-        """Return the observations that `rows` (agent indices, int, k) send now.
+        """Return the current observations of `rows`, which are being sent.
 
-        They are float32 (k, *shape), or k encoded images.
+        Agents send observations with each decision request and each done notification, and only then is this called.
 
-        It is called exactly when the agents send a decision request or a done notification.
+        :param rows: Agent indices, int (k).
+        :return: Observations, float32 (k, *shape) or k encoded images.
         """
 
     def reset(self, rows: Array) -> None:  # noqa: B027
-        """Forget the past of `rows`; called after each done notification has been written."""
+        """Discard past observations of `rows`; called after each done notification has been written."""
 
 
 class VectorSensor(Sensor):
-    """Numbers of a fixed shape, mostly one row.
+    """A vector, or an array of another fixed shape.
 
-    :param read: agent indices (k) → float (k, *shape), of the present state
-    :param properties: by default none for each dimension
+    :param name: Name as Unity sends it.
+    :param shape: Shape of one agent's observation, or its size.
+    :param read: Function from agent indices (k) to float (k, *shape), the current state.
+    :param properties: Dimension properties; by default none per dimension.
+    :param kind: Observation type: default or goal.
     """
 
     def __init__(
@@ -78,12 +82,12 @@ class VectorSensor(Sensor):
 class StackingSensor(Sensor):
     """The last observations of a one-dimensional sensor side by side, the oldest first, zeros before the first.
 
-    The stack advances with each observation that is sent and is cleared after each done notification; a reset that the
-    client commands does not clear it.
+    The stack advances with each observation that is sent and is cleared after each done notification. A reset that
+    the client commands does not clear it.
 
-    :param inner: the sensor whose observations are stacked
-    :param stacks: how many are kept, the newest included
-    :param agents: the number of agents
+    :param inner: Sensor whose observations are stacked.
+    :param stacks: Number of stacked observations, including the newest.
+    :param agents: Number of agents.
     """
 
     def __init__(self, inner: VectorSensor, stacks: int, agents: int) -> None:
@@ -106,7 +110,7 @@ class StackingSensor(Sensor):
 
 @inner_kernel
 def _advance(rows: Array, stack: Array, newest: Array, observed: Array) -> None:
-    """Put the newest numbers (k, size) behind those in the rows of the stack, and write these to `observed`."""
+    """Append the newest observations (k, size) to the rows of the stack, and write these rows to `observed`."""
     size = newest.shape[1]
     kept = stack.shape[1] - size
     for k in range(len(rows)):
@@ -115,10 +119,12 @@ def _advance(rows: Array, stack: Array, newest: Array, observed: Array) -> None:
 
 
 class ImageSensor(Sensor):
-    """Images, sent as PNG: one PNG for each three channels, the last filled up with black.
+    """Images, sent as PNG: one PNG per three channels, the last one padded with zeros.
 
-    A single channel is sent in all three colors, whose mean clients take.
+    A single channel is sent in all three colors, which clients average.
 
+    :param name: Name as Unity sends it.
+    :param shape: Shape of one image, (channels, height, width).
     :param read: Function from agent indices (k) to images as `encode_images` takes them, row 0 at the top.
     """
 
@@ -135,13 +141,13 @@ AnySensor = TypeVar("AnySensor", bound=Sensor)
 
 
 def wire_order(sensors: Iterable[AnySensor]) -> list[AnySensor]:
-    """Return the sensors by name, as the invariant culture of .NET compares.
+    """Return the sensors sorted by name, in the order of .NET's invariant culture.
 
-    The order is signs, digits, letters; case decides last.
+    Signs precede digits, digits precede letters; case decides between otherwise equal names.
     """
 
     def key(sensor: Sensor) -> tuple[str, str]:
-        # Signs are moved in front of the digits; swapping the case puts lower before upper.
+        # Signs are moved before the digits; swapping the case puts lower before upper.
         return re.sub(r"[^\w\s]|_", "\x20", sensor.name).casefold(), sensor.name.swapcase()
 
     return sorted(sensors, key=key)
