@@ -1,6 +1,6 @@
 """Unity ML-Agents environments as Gymnasium and PettingZoo environments.
 
-Importing this package registers the `Unity-…-v0` ids; `gymnasium.make("unity_gym:Unity-3DBall-v0")` does both in one.
+Importing this package registers the `Unity-…-v0` ids. `gymnasium.make("unity_gym:Unity-3DBall-v0")` imports it, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ register()
 
 
 def __getattr__(name: str) -> object:
-    """Import a class, or read the version, when it is first used, so that importing the package stays fast."""
+    """Import a class, or read the version, on first use, so that importing the package stays fast."""
     if name == "__version__":
         return metadata.version("unity-gym")
     if name not in _MODULES:

@@ -1,41 +1,41 @@
-"""The errors that unity_gym raises. Each message names the cause, the offending value and the remedy."""
+"""The errors of unity_gym. Each message names the cause, the offending value and the remedy."""
 
 from __future__ import annotations
 
 
 class UnityGymError(Exception):
-    """The base of every error of this package."""
+    """Base class of all errors of this package."""
 
     worker: int | None = None
-    """Index of the player that failed, where one did."""
+    """Index of the player that failed, if the error belongs to one."""
 
 
 class PlayerError(UnityGymError):
-    """The player did not start, did not dial, ended or stopped answering. The message holds the tail of its log."""
+    """The player did not start, did not connect, ended or stopped answering. The message contains the end of its log."""
 
 
 class PortInUseError(PlayerError):
-    """The port to listen on is taken."""
+    """The port to listen on is in use."""
 
 
 class PlayerTimeoutError(PlayerError, TimeoutError):
-    """The player is there but sent nothing within the time-out."""
+    """The player is running but sent nothing within the timeout."""
 
 
 class ProtocolError(UnityGymError):
-    """The player sent something that this package cannot accept: a wrong version, a broken message, NaN."""
+    """The player sent invalid data: an unsupported version, a broken message or NaN."""
 
 
 class ActionError(UnityGymError, ValueError):
-    """An action does not fit the behavior's action specification, or names an agent that asked for none."""
+    """An action does not fit the behavior's action specification, or is for an agent that requested none."""
 
 
 class InvalidValueError(UnityGymError, ValueError):
-    """A scene, behavior or option that does not exist. The message lists the known ones."""
+    """A scene, behavior or option does not exist, or a value is invalid. The message lists the valid ones."""
 
 
 class UnknownOptionError(UnityGymError, TypeError):
-    """A keyword argument that a function does not take. The message names the nearest one."""
+    """A keyword argument is not one of the function's. The message names the nearest one."""
 
 
 class NotReadyError(UnityGymError, RuntimeError):
@@ -43,4 +43,4 @@ class NotReadyError(UnityGymError, RuntimeError):
 
 
 class DemonstrationError(UnityGymError, ValueError):
-    """A demonstration that cannot be read, written or used for a behavior."""
+    """A demonstration cannot be read, written or used for a behavior."""

@@ -21,32 +21,34 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, kw_only=True)
 class PlayerOptions:
-    """How players are launched and configured: the keyword arguments that every environment takes.
+    """Options for launching and configuring players: the keyword arguments that every environment takes.
 
-    :param file_name: the build to launch; "embedded:<Scene>" for the embedded player; None waits for the Editor
-    :param seed: of the first player's random numbers (player i gets seed + i); None draws one
-    :param no_graphics: launch without rendering. By default a build is launched without, and once more with rendering
-        if it has cameras, which are blank then; with True they are an error
-    :param no_graphics_monitor: launch all players but the first without rendering; with `no_graphics`, the first, too
-    :param display: "xvfb" lets the players draw on a virtual screen (the program Xvfb), for a machine that has none
-    :param time_scale: simulated seconds per second
-    :param width: of the player's window in pixels; with `height`
-    :param height: of the player's window in pixels; with `width`
-    :param quality_level: index of one of the project's quality levels
-    :param target_frame_rate: frames per second to aim at; -1 for as many as possible
-    :param capture_frame_rate: frames per simulated second
-    :param base_port: the first player's port (player i listens on base_port + i); by default 5004 for the Editor, else
-        free ones
-    :param timeout_wait: Seconds that any call waits for the players at most; a call that launches one has as long again
-    :param additional_args: command-line arguments of the player's own
-    :param environment_parameters: numbers that the scene reads by name, sent before the first reset
-    :param side_channels: channels of your own; with one player only
-    :param log_folder: where the players' logs are kept
-    :param num_areas: training areas per player. The embedded player lays out as many; a build does with an area
-        replicator in its scene. By default the scene's own number
-    :param visual_dtype: of image observations, "uint8" (0…255) or "float32" (0…1)
-    :param uncompressed_layout: of uncompressed images in memory, "CHW", "HWC" or "auto"; see `UnityEnvironment`
-    :param trust_peer: Accept any process that connects to a player's port; see `UnityEnvironment`.
+    :param file_name: Build to launch; "embedded:<Scene>" for the embedded player; None waits for the Editor.
+    :param seed: Seed of the first player's random numbers (player i gets seed + i); None draws one.
+    :param no_graphics: Whether to launch without rendering. By default a build is launched without rendering. If it has
+        cameras, which are blank then, it is launched once more with rendering. With True, blank cameras raise an error.
+    :param no_graphics_monitor: Whether to launch all players except the first without rendering; with `no_graphics`,
+        the first, too.
+    :param display: Virtual screen on which the players draw: "xvfb" (the program Xvfb), for a machine without a screen.
+    :param time_scale: Simulated seconds per second.
+    :param width: Width of the player's window in pixels; with `height`.
+    :param height: Height of the player's window in pixels; with `width`.
+    :param quality_level: Index of one of the project's quality levels.
+    :param target_frame_rate: Target number of frames per second; -1 for as many as possible.
+    :param capture_frame_rate: Number of frames per simulated second.
+    :param base_port: Port of the first player (player i uses base_port + i); by default 5004 for the Editor, otherwise
+        free ones.
+    :param timeout_wait: Longest time in seconds that a call waits for the players; a call that launches one has as much
+        time again.
+    :param additional_args: Additional command-line arguments of the player.
+    :param environment_parameters: Values that the scene reads by name, sent before the first reset.
+    :param side_channels: Custom side channels; with one player only.
+    :param log_folder: Folder of the players' logs.
+    :param num_areas: Number of training areas per player. The embedded player lays out as many; a build does so with an
+        area replicator in its scene. By default the scene's own number.
+    :param visual_dtype: Dtype of image observations: "uint8" (0 to 255) or "float32" (0 to 1).
+    :param uncompressed_layout: Layout of uncompressed images in memory: "CHW", "HWC" or "auto"; see `UnityEnvironment`.
+    :param trust_peer: Whether to accept any process that connects to a player's port; see `UnityEnvironment`.
     """
 
     file_name: str | Path | None = None
@@ -99,11 +101,11 @@ class PlayerKeywords(TypedDict, total=False):
 
 
 def takes_player_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate a function with `**options: Unpack[PlayerKeywords]`, so that it names unknown options before all else.
+    """Decorate a function with `**options: Unpack[PlayerKeywords]`, so that it first reports unknown options.
 
-    `help()` shows the options one by one.
+    `help()` lists the options one by one.
 
-    :raises UnknownOptionError: (the decorated function) If it has no such option; the message names the nearest one
+    :raises UnknownOptionError: If the decorated function has no such option; the message names the nearest one.
     """
     signature = inspect.signature(function)
     own = {name: p for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}

@@ -51,7 +51,7 @@ MULTI_AGENT_SCENES = (
     "StrikersVsGoalie",
     "VisualFoodCollector",
 )
-"""Of these, the ones with several agents an area: all but `gymnasium.make`, whose environments have one, takes them."""
+"""Scenes of these with several agents per area, for all functions except `gymnasium.make`, which needs a single agent."""
 
 
 def environment_id(scene: str) -> str:
@@ -60,7 +60,7 @@ def environment_id(scene: str) -> str:
 
 
 def register() -> None:
-    """Register `Unity-v0`, whose player `file_name` names, and an id for each embedded scene."""
+    """Register `Unity-v0`, whose player is given by `file_name`, and an id for each embedded scene."""
     for env_id, options in _options().items():
         gym.register(
             env_id,
@@ -71,10 +71,10 @@ def register() -> None:
 
 
 def registered_options(env_id: str) -> dict[str, Any]:
-    """Return the player options that an id stands for.
+    """Return the player options of a registered id.
 
-    :param env_id: with or without the prefix "unity_gym:"
-    :raises InvalidValueError: no such id of ours; the message lists them
+    :param env_id: Registered id, with or without the prefix "unity_gym:".
+    :raises InvalidValueError: If the id is not one of this package; the message lists them.
     """
     known = _options()
     name = env_id.removeprefix("unity_gym:")
@@ -95,13 +95,13 @@ def parallel_env(
     render_mode: str | None = None,
     **options: Unpack[PlayerKeywords],
 ) -> UnityParallelEnv:
-    """All agents of a scene as a PettingZoo `ParallelEnv`.
+    """Create a PettingZoo `ParallelEnv` of all agents of a scene.
 
-    :param env_id: a registered id, such as "Unity-3DBall-v0" or, with `file_name`, "Unity-v0"
-    :param options: these and the others as in `UnityParallelEnv` and `PlayerOptions`
-    :raises InvalidValueError: If there is no such id of ours
+    :param env_id: Registered id, such as "Unity-3DBall-v0" or, with `file_name`, "Unity-v0".
+    :param options: Player options, see `PlayerOptions`; the other parameters are those of `UnityParallelEnv`.
+    :raises InvalidValueError: If the id is not one of this package.
     """
-    from unity_gym.envs.parallel import UnityParallelEnv  # not before it is wanted: importing unity_gym stays fast
+    from unity_gym.envs.parallel import UnityParallelEnv  # imported on use, so that importing unity_gym stays fast
 
     return UnityParallelEnv(
         behavior=behavior,
@@ -125,11 +125,11 @@ def aec_env(
     render_mode: str | None = None,
     **options: Unpack[PlayerKeywords],
 ) -> AECEnv[str, Any, Any]:
-    """All agents of a scene as a PettingZoo `AECEnv`: an agent has a turn when it requests a decision.
+    """Create a PettingZoo `AECEnv` of all agents of a scene: an agent has a turn when it requests a decision.
 
-    :param env_id: as in `parallel_env`
-    :param options: these and the others as in `UnityAECEnv` and `PlayerOptions`
-    :raises InvalidValueError: If there is no such id of ours
+    :param env_id: Registered id, as in `parallel_env`.
+    :param options: Player options, see `PlayerOptions`; the other parameters are those of `UnityAECEnv`.
+    :raises InvalidValueError: If the id is not one of this package.
     """
     from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 

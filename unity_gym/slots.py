@@ -1,7 +1,7 @@
-"""The agent table: rows that stay, while Unity's agents come, go, end and change their ids.
+"""Agent table: fixed rows for agents that spawn, end, are removed and change their ids.
 
-Unity tells per exchange who asks for a decision and whose episode ended, in any number. Learners and vector
-environments want fixed rows. The table gives every agent a slot and keeps, per slot, what the agent saw and got.
+Unity reports, per environment step, any number of agents that request a decision and whose episodes ended. Algorithms
+and vector environments need fixed rows. The table assigns each agent a row, and stores its observations and rewards.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ def with_rows(array: Array, rows: int, fill: float = 0) -> Array:
 
 
 class AgentTable:
-    """The agents of one behavior, over one or several players, as columns with one row a slot.
+    """Table of the agents of one behavior, over one or several players: arrays with one row per agent.
 
-    Every array has `len(table)` rows, is allocated once and is overwritten by the next step; copy what is to stay.
-    A step is `start_step()` followed by one `update()` per exchange; with several players, each may have steps of its
-    own, `start_step(player)`. After it:
+    Every array has `len(table)` rows, is allocated once and is overwritten by the next step; copy values to keep them.
+    A step is `start_step()` followed by one `update()` per environment step. With several players, each may have its
+    own steps, `start_step(player)`. Afterwards the arrays are:
 
-    - `observations`: one array (rows, *shape) a sensor, what the agent saw at its newest decision
+    - `observations`: one array (rows, *shape) per sensor, the agent's observation at its newest decision
     - `reward`, `group_reward`: float32 (rows,), summed since `start_step` and caused by the row's last decision before
-      it. Reward on the first entry of an episode was caused by no decision and is dropped.
-    - `requests_decision`: bool (rows,), the agent asks for an action now
-    - `terminated`, `truncated`: bool (rows,), the episode that ran in the row when the step started has ended. If
-      `requests_decision` holds too, the other columns already show the next episode.
+      it. Reward at the first decision of an episode was caused by no decision and is dropped.
+    - `requests_decision`: bool (rows,), the agent requests an action now
+    - `terminated`, `truncated`: bool (rows,), the episode that was running in the row at the start of the step has
+      ended. If `requests_decision` is True, too, the other arrays already hold the next episode.
     - `final_observations`: as `observations`, the last state of the ended episode; valid where one ended
-    - `group_ended`: bool (rows,), an episode of a group's member has ended here, and no other member's goes on: each
-      has ended too, now or before
+    - `group_ended`: bool (rows,), an episode of a group's member has ended here, and no other member's episode
+      continues: each has ended, now or before
     - `action_mask`: bool (rows, sum of the branch sizes), True = **allowed**
     - `agent_id`, `group_id`, `player`: int32 (rows,); id −1 = no agent; player −1 = no agent has had the row
     - `alive`: bool (rows,), an episode is running and has had its first decision
 
-    `is_fixed`: the table grows only when more agents than it has rows live at once.
+    `is_fixed`: the table grows only when more agents than it has rows are alive at once.
 
-    An id keeps its slot over its episodes. A new id takes a slot that a gone agent of its player and group left: of
-    those that ended before this exchange the lowest, else of those that ended in it. Where the agent's group left none,
-    a slot of a group with no living agent serves, then one that no agent has had, then, in a fixed table, any without a
-    living agent; otherwise the table grows.
+    An agent id keeps its row over its episodes. A new id takes the first match: (1) a free row of its player and group;
+    (2) one of its player whose group has no active agent; (3) one never used; (4) in a fixed table, any free one.
+    Otherwise the table grows. Rows freed before this environment step come first, then the lowest.
 
-    :param spec: the behavior's specification
-    :param visual_dtype: of image columns, "uint8" or "float32"
-    :param reserved: rows to have from the start, for agents that are still to come; with any, the table is fixed
+    :param spec: Specification of the behavior.
+    :param visual_dtype: Dtype of image arrays: "uint8" or "float32".
+    :param reserved: Number of rows to allocate from the start, for agents that appear later; if not 0, the table is
+        fixed.
     """
 
     def __init__(self, spec: BehaviorSpec, visual_dtype: str = "float32", reserved: int = 0) -> None:
@@ -65,7 +65,7 @@ class AgentTable:
         self._allocate(reserved)
 
     def _allocate(self, rows: int) -> None:
-        """Make all arrays again, without agents."""
+        """Allocate all arrays, without agents."""
         sensors = [(sensor.shape, sensor.column_dtype(self._visual_dtype)) for sensor in self.spec.observation_specs]
         self._exchange = 0
         self.observations = [np.zeros((rows, *shape), dtype) for shape, dtype in sensors]
@@ -77,7 +77,7 @@ class AgentTable:
         self.group_id = np.zeros(rows, np.int32)
         self.agent_id, self.player = (np.full(rows, -1, np.int32) for _ in range(2))
         self._running = np.zeros(rows, bool)  # alive when the step started
-        self._ended_at = np.zeros(rows, np.int64)  # the exchange in which the row's last episode ended
+        self._ended_at = np.zeros(rows, np.int64)  # index of the environment step in which the row's last episode ended
         self._key = np.full(rows, -1, np.int64)  # player and id in one number; −1 = no agent
         self._index_keys()
 
@@ -86,19 +86,19 @@ class AgentTable:
 
     @property
     def group(self) -> Array:
-        """int64 (rows,), equal for the agents of one player and group; without a group negative, and one's own."""
+        """Group key, int64 (rows,), equal for the agents of one player and group; unique and negative without a group."""
         numbers = self.group_id + (self.player.astype(np.int64) << _ID_BITS)
         return np.where(self.group_id > 0, numbers, -1 - np.arange(len(self)))
 
     def start_step(self, player: int | None = None) -> None:
-        """Reset the rewards, ends and requests of the last step, of one player's rows or of all."""
+        """Reset the rewards, episode ends and requests of the last step, of one player's rows or of all."""
         self.forget_outcomes(player)
         rows = self._rows_of(player)
         self.requests_decision[rows] = False
         self._running[rows] = self.alive[rows]
 
     def forget_outcomes(self, player: int | None = None) -> None:
-        """Reset the rewards and ends of the last step, and record no others until the next step starts."""
+        """Reset the rewards and episode ends of the last step, and store no others until the next step starts."""
         rows = self._rows_of(player)
         outcomes = (self.reward, self.group_reward, self.terminated, self.truncated, self.group_ended)
         for column in (*outcomes, self._running):
@@ -108,15 +108,15 @@ class AgentTable:
         return slice(None) if player is None else np.flatnonzero(self.player == player)
 
     def reserve(self, rows: int) -> None:
-        """Have at least so many rows; those that are added wait for agents."""
+        """Allocate at least this number of rows; added rows are free."""
         if rows > len(self):
             self._grow(rows - len(self))
         self._index_keys()
 
     def update(self, decisions: DecisionSteps, terminals: TerminalSteps, player: int = 0) -> Array:
-        """Take over what one exchange with one player said.
+        """Apply the results of one environment step of one player.
 
-        :return: int (number of deciding agents,), the row of each, in the order of `decisions`
+        :return: Row of each agent that requests a decision, int (number of these agents,), in the order of `decisions`.
         """
         self._exchange += 1
         if len(terminals):
@@ -128,18 +128,18 @@ class AgentTable:
         return rows
 
     def truncate_episodes(self, player: int = 0) -> None:
-        """Truncate the running episodes of a player, to which RESET was sent: no done entry will tell of them."""
+        """Truncate the running episodes of a player to which RESET was sent, as it reports no episode ends for them."""
         rows = np.flatnonzero(self.alive & (self.player == player))
         self._close_episodes(rows, [column[rows] for column in self.observations], np.ones(len(rows), bool))
 
     def forget_agents(self, player: int) -> None:
-        """Free the rows of a player that was launched again: its ids now mean other agents. Truncate episodes first."""
+        """Free the rows of a relaunched player, whose ids now belong to other agents; truncate episodes first."""
         rows = self.player == player
         self.agent_id[rows] = self._key[rows] = -1
         self._index_keys()
 
     def restart(self) -> None:
-        """Remove all agents, as after a reset with a seed, when ids start again; call `truncate_episodes` first."""
+        """Remove all agents, as after a reset with a seed, when ids restart; call `truncate_episodes` first."""
         for column in self.observations:
             column.fill(0)
         self.action_mask.fill(True)
@@ -149,12 +149,12 @@ class AgentTable:
         self._index_keys()
 
     def clear(self) -> None:
-        """Remove all agents and outcomes, whatever state an interrupted update has left; the rows stay."""
+        """Remove all agents and outcomes, also after an interrupted update; the rows stay."""
         self._allocate(len(self))
 
     def _end(self, terminals: TerminalSteps, player: int) -> None:
         rows = self._find(self._keys(terminals.agent_id, player))
-        # Of agents that had no decision in the episode that ended, no learner knows, so that nothing ends for it.
+        # Agents without a decision in the ended episode are unknown to the algorithms, so no end is reported for them.
         known = rows >= 0
         known[known] = self.alive[rows[known]]
         if known.all():
@@ -202,20 +202,23 @@ class AgentTable:
         self.group_reward[rows] += group_reward * caused
 
     def _awaits_outcome(self, rows: Rows) -> Array:
-        """Where the episode still runs that ran when the step started; no decision of a learner led to a later one."""
+        """Return where the episode that was running at the start of the step is still running.
+
+        Episodes that start later in the step contain no action of an algorithm.
+        """
         awaits: Array = self._running[rows] & ~(self.terminated[rows] | self.truncated[rows])
         return awaits
 
     def _rows_of_deciding(self, decisions: DecisionSteps, player: int) -> tuple[Array, Rows]:
-        """Return the row of each agent, and the same as a slice where the rows follow one another."""
+        """Return the row of each agent, and the same as a slice where the rows are consecutive."""
         ids = decisions.agent_id.tobytes()
-        if player in self._last and self._last[player][0] == ids:  # mostly the same agents as in the exchange before
+        if player in self._last and self._last[player][0] == ids:  # mostly the same agents as in the step before
             return self._last[player][1:]
         keys = self._keys(decisions.agent_id, player)
         rows = self._find(keys)
         new = np.flatnonzero(rows < 0)
         if len(new):
-            for position in new:  # an agent is new once in its life
+            for position in new:  # happens once per agent
                 rows[position] = self._free_slot(int(decisions.group_id[position]), player, rows, decisions)
             rest = new[rows[new] < 0]
             rows[rest] = self._grow(len(rest))
@@ -229,9 +232,12 @@ class AgentTable:
         return self._last[player][1:]
 
     def _free_slot(self, group: int, player: int, taken: Array, present: DecisionSteps) -> int:
-        """Return the slot that a new agent of `group` takes, −1 for none.
+        """Return the row that a new agent of `group` takes, −1 for none.
 
-        `taken` are the rows of those that decide now.
+        :param group: Group id of the new agent.
+        :param player: Index of its player.
+        :param taken: Rows of the agents that request a decision now.
+        :param present: Decision steps of the player.
         """
         dead = ~self.alive
         dead[taken[taken >= 0]] = False
@@ -249,7 +255,7 @@ class AgentTable:
         return int((earlier if len(earlier) else free)[0]) if len(free) else -1
 
     def _grow(self, count: int) -> Array:
-        """Add rows; return their numbers."""
+        """Add rows, and return their indices."""
         rows = len(self) + count
         self.observations = [with_rows(column, rows) for column in self.observations]
         self.final_observations = [with_rows(column, rows) for column in self.final_observations]
@@ -266,7 +272,7 @@ class AgentTable:
         return agent_ids.astype(np.int64) + (player << _ID_BITS)
 
     def _index_keys(self) -> None:
-        self._last: dict[int, tuple[bytes, Array, Rows]] = {}  # per player: the ids that decided last, and their rows
+        self._last: dict[int, tuple[bytes, Array, Rows]] = {}  # per player: ids of the last requests, rows
         self._order = np.argsort(self._key)
         self._sorted_keys = self._key[self._order]
 

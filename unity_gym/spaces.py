@@ -1,4 +1,4 @@
-"""Behavior specifications → Gymnasium spaces; table columns → observations; Gymnasium actions → action columns."""
+"""Conversion between behavior specifications and Gymnasium spaces, and of their observations and actions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from unity_gym.errors import ActionError, InvalidValueError
 from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec, ObservationSpec
 
 VECTOR = "vector"
-_TAKEN = re.compile(rf"|{VECTOR}|obs_\d+")  # names that a sensor's own must not be
+_TAKEN = re.compile(rf"|{VECTOR}|obs_\d+")  # names that a sensor must not have
 
 
 class ObservationLayout:
-    """How the sensors of a behavior are presented: the space of one agent, and the observations of n agents.
+    """Layout of a behavior's sensors: the observation space of one agent, and the observations of n agents.
 
-    With "split" all rank-1 sensors stand concatenated, in sensor order, under "vector" and every other sensor under its
-    own name; with "sensors" each has its own key. One entry is a plain `Box`; several are a `Dict`. A sensor without a
-    name, or with the name of another, is `obs_<i>`.
+    With "split" all rank-1 sensors are concatenated, in sensor order, under "vector", and every other sensor has its
+    own name as key. With "sensors" each sensor has its own key. One entry is a plain `Box`; several are a `Dict`. A
+    sensor without a name, or with the name of another, is `obs_<i>`.
 
-    :param spec: the behavior's specification
-    :param observations: "split" or "sensors"
-    :param visual_dtype: "uint8" (0…255) or "float32" (0…1): what the columns of images hold
-    :raises InvalidValueError: another form or dtype
+    :param spec: Specification of the behavior.
+    :param observations: Form of the observations: "split" or "sensors".
+    :param visual_dtype: Dtype of image arrays: "uint8" (0 to 255) or "float32" (0 to 1).
+    :raises InvalidValueError: If the form or dtype is unsupported.
     """
 
     def __init__(self, spec: BehaviorSpec, observations: str = "split", visual_dtype: str = "uint8") -> None:
@@ -49,17 +49,17 @@ class ObservationLayout:
 
     @property
     def parts(self) -> dict[str, list[int]]:
-        """The indices of the sensors that each entry has, in order."""
+        """The indices of each entry's sensors, in order."""
         return self._parts
 
     def select(self, columns: Sequence[Array], rows: Any = slice(None)) -> Any:
-        """Return a copy of the observations of `rows`: an array (rows, …), or a dict of them."""
+        """Return a copy of the observations of `rows`: an array (rows, …), or a dict of arrays."""
         if self._single:
             return self._part(next(iter(self._parts.values())), columns, rows)
         return {key: self._part(indices, columns, rows) for key, indices in self._parts.items()}
 
     def columns(self, observations: Any) -> list[Array]:
-        """Return the way back: one array (rows, *shape) a sensor, from observations as `select` returns them."""
+        """Return one array (rows, *shape) per sensor, from observations as `select` returns them."""
         columns: dict[int, Array] = {}
         for key, indices in self._parts.items():
             part = observations if self._single else observations[key]
@@ -73,7 +73,7 @@ class ObservationLayout:
         return observations[rows] if self._single else {key: part[rows] for key, part in observations.items()}
 
     def overwrite(self, observations: Any, rows: Array, others: Any) -> None:
-        """Put `others`, one a row of `rows`, into `observations`; both as `select` returns them."""
+        """Overwrite rows of `observations` with `others`, one per row of `rows`; both as `select` returns them."""
         if self._single:
             observations[rows] = others
         else:
@@ -88,9 +88,9 @@ class ObservationLayout:
 
 
 def require_form(observations: str) -> None:
-    """Check how sensors are to be presented.
+    """Check the form of observations.
 
-    :raises InvalidValueError: If `observations` is neither "split" nor "sensors"
+    :raises InvalidValueError: If `observations` is neither "split" nor "sensors".
     """
     if observations not in ("split", "sensors"):
         raise InvalidValueError(f"observations is 'split' or 'sensors', not {observations!r}")
@@ -102,12 +102,12 @@ def split_rows(observations: Any) -> Iterable[Any]:
 
 
 def records(**columns: Iterable[Any]) -> Iterable[dict[str, Any]]:
-    """Columns → one dict a row, without a Python loop over the rows."""
+    """Return one dict per row from arrays, without a Python loop over the rows."""
     return map(dict, map(zip, repeat(tuple(columns)), zip(*columns.values(), strict=True)))
 
 
 def _names(sensors: Sequence[ObservationSpec]) -> list[str]:
-    """Return the key of each sensor; "vector" is kept for the concatenation, and `obs_<i>` for sensor i."""
+    """Return the key of each sensor; "vector" is reserved for the concatenation, and `obs_<i>` for sensor i."""
     counts = Counter(sensor.name for sensor in sensors)
     return [
         f"obs_{index}" if _TAKEN.fullmatch(sensor.name) or counts[sensor.name] > 1 else sensor.name
@@ -126,9 +126,10 @@ def _box(shape: tuple[int, ...], visual: bool, visual_dtype: str) -> gym.spaces.
 def action_space(spec: ActionSpec) -> gym.Space[Any]:
     """Return the action space of one agent.
 
-    Continuous → `Box(-1, 1)`; one branch → `Discrete`; several → `MultiDiscrete`; both → `Dict(continuous, discrete)`.
+    Continuous actions are a `Box(-1, 1)`, one branch is a `Discrete`, several are a `MultiDiscrete`. Hybrid actions are
+    a `Dict(continuous, discrete)`.
 
-    :raises ActionError: the behavior takes no actions at all
+    :raises ActionError: If the behavior takes no actions at all.
     """
     if not spec.continuous_size and not spec.discrete_size:
         raise ActionError("this behavior takes no actions: give its agents an actuator or vector actions")
@@ -146,11 +147,11 @@ def action_space(spec: ActionSpec) -> gym.Space[Any]:
 
 
 def action_columns(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
-    """Return the actions of n agents as columns.
+    """Return the actions of n agents as arrays.
 
-    :param actions: as `action_space` forms them, with a leading dimension n: an array (n, continuous size), (n,) or
-        (n, branches), or a mapping of the two
-    :raises ActionError: another shape, or a dtype that is no number
+    :param actions: Actions in the form of `action_space`, with a leading dimension n: an array (n, continuous size),
+        (n,) or (n, branches), or a mapping of the two.
+    :raises ActionError: If the shape differs, or the dtype is not numeric.
     """
     if spec.continuous_size and spec.discrete_size:
         if not isinstance(actions, dict) or set(actions) != {"continuous", "discrete"}:
@@ -168,9 +169,9 @@ def action_columns(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
 
 
 def single_action_columns(spec: ActionSpec, action: Any) -> ActionTuple:
-    """One agent's action, as `action_space` forms it, as columns of one row.
+    """Return one agent's action, in the form of `action_space`, as arrays of one row.
 
-    :raises ActionError: see `action_columns`
+    :raises ActionError: If the action does not fit, see `action_columns`.
     """
     if isinstance(action, dict):
         return action_columns(spec, {key: np.asarray(part)[np.newaxis] for key, part in action.items()}, 1)

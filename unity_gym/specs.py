@@ -1,6 +1,6 @@
-"""What a behavior observes and does, and what one exchange says of its agents, under the names of Unity's Python API.
+"""Specifications of behaviors, and the decision and terminal steps of their agents, named as in Unity's Python API.
 
-Action masks follow Unity here: True = **forbidden**. The Gymnasium and SB3 environments turn them round.
+Action masks follow Unity here: True = **forbidden**. The Gymnasium and SB3 environments invert them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class DimensionProperty(IntFlag):
-    """How one dimension of an observation may be treated."""
+    """How a model may process one dimension of an observation."""
 
     UNSPECIFIED = 0
     NONE = 1
@@ -28,14 +28,20 @@ class DimensionProperty(IntFlag):
 
 
 class ObservationType(Enum):
-    """Whether an observation is ordinary or tells the goal."""
+    """Whether an observation is a normal one or a goal signal."""
 
     DEFAULT = 0
     GOAL_SIGNAL = 1
 
 
 class ObservationSpec(NamedTuple):
-    """One sensor: its shape per agent (images are always C×H×W), a property per dimension, its type and name."""
+    """Specification of one sensor.
+
+    - `shape`: shape per agent (images are always C×H×W)
+    - `dimension_property`: one property per dimension
+    - `observation_type`: type of the observation
+    - `name`: name of the sensor
+    """
 
     shape: tuple[int, ...]
     dimension_property: tuple[DimensionProperty, ...]
@@ -44,11 +50,11 @@ class ObservationSpec(NamedTuple):
 
     @property
     def is_visual(self) -> bool:
-        """True for images (cameras, grid sensors), which have rank 3."""
+        """Whether observations are images (cameras, grid sensors), which have rank 3."""
         return len(self.shape) == 3
 
     def column_dtype(self, visual_dtype: str) -> np.dtype[Any]:
-        """Return what a column of this sensor holds: images `visual_dtype`, everything else float32."""
+        """Return the dtype of this sensor's array: `visual_dtype` for images, float32 for everything else."""
         return np.dtype(visual_dtype if self.is_visual else np.float32)
 
 
@@ -67,14 +73,14 @@ class ActionTuple:
 
     @property
     def continuous(self) -> Array:
-        """float32 (n, continuous size)."""
+        """The continuous actions, float32 (n, continuous size)."""
         if self._continuous is None:
             return np.zeros((len(self), 0), np.float32)
         return self._continuous
 
     @property
     def discrete(self) -> Array:
-        """int32 (n, number of branches): the chosen index of each branch."""
+        """The chosen index of each branch, int32 (n, number of branches)."""
         if self._discrete is None:
             return np.zeros((len(self), 0), np.int32)
         return self._discrete
@@ -82,7 +88,7 @@ class ActionTuple:
     def add_continuous(self, continuous: Array) -> None:
         """Set the continuous part, an array (n, continuous size) of any float type.
 
-        :raises ActionError: not a 2-dimensional array of numbers
+        :raises ActionError: If it is not a 2-dimensional array of numbers.
         """
         array = np.asarray(continuous)
         if array.dtype.kind not in "fiu" or array.ndim != 2:
@@ -95,7 +101,7 @@ class ActionTuple:
     def add_discrete(self, discrete: Array) -> None:
         """Set the discrete part, an integer array (n, number of branches).
 
-        :raises ActionError: not a 2-dimensional array of integers
+        :raises ActionError: If it is not a 2-dimensional array of integers.
         """
         array = np.asarray(discrete)
         if array.dtype.kind not in "iu" or array.ndim != 2:
@@ -113,7 +119,7 @@ class ActionTuple:
 
 
 class ActionSpec(NamedTuple):
-    """`continuous_size` numbers in [-1, 1] and one choice from each of `discrete_branches`."""
+    """Action specification: `continuous_size` values in [-1, 1] and one index per branch of `discrete_branches`."""
 
     continuous_size: int
     discrete_branches: tuple[int, ...]
@@ -132,13 +138,13 @@ class ActionSpec(NamedTuple):
         return self.discrete_size == 0 and self.continuous_size > 0
 
     def empty_action(self, n_agents: int) -> ActionTuple:
-        """All zeros for `n_agents` agents."""
+        """Return the zero action (0.0, branch index 0) for `n_agents` agents."""
         return ActionTuple(
             np.zeros((n_agents, self.continuous_size), np.float32), np.zeros((n_agents, self.discrete_size), np.int32)
         )
 
     def random_action(self, n_agents: int, rng: np.random.Generator | None = None) -> ActionTuple:
-        """Uniform actions for `n_agents` agents, from `rng` or a fresh generator; masks are not respected."""
+        """Return uniform actions for `n_agents` agents, from `rng` or a new generator; action masks are ignored."""
         rng = rng or np.random.default_rng()
         return ActionTuple(
             rng.uniform(-1, 1, (n_agents, self.continuous_size)).astype(np.float32),
@@ -148,7 +154,8 @@ class ActionSpec(NamedTuple):
     def validate(self, action: ActionTuple, n_agents: int, behavior: str) -> None:
         """Check an action's shape and values against this specification.
 
-        :raises ActionError: not an `ActionTuple`, a wrong shape, a NaN, or a choice outside its branch
+        :raises ActionError: If it is no `ActionTuple`, its shape is wrong, a value is NaN or infinite, or an index is
+            outside its branch.
         """
         if not isinstance(action, ActionTuple):
             raise ActionError(
@@ -176,34 +183,34 @@ class ActionSpec(NamedTuple):
 
     @staticmethod
     def create_continuous(continuous_size: int) -> ActionSpec:
-        """Return an action of numbers only."""
+        """Return a specification with continuous actions only."""
         return ActionSpec(continuous_size, ())
 
     @staticmethod
     def create_discrete(discrete_branches: tuple[int, ...]) -> ActionSpec:
-        """Return an action of choices only."""
+        """Return a specification with discrete actions only."""
         return ActionSpec(0, discrete_branches)
 
     @staticmethod
     def create_hybrid(continuous_size: int, discrete_branches: tuple[int, ...]) -> ActionSpec:
-        """Return an action of numbers and choices."""
+        """Return a specification with continuous and discrete actions (hybrid actions)."""
         return ActionSpec(continuous_size, discrete_branches)
 
 
 class BehaviorSpec(NamedTuple):
-    """What every agent of a behavior observes (one `ObservationSpec` a sensor, in sensor order) and does."""
+    """Observations (one `ObservationSpec` per sensor, in sensor order) and actions of each agent of a behavior."""
 
     observation_specs: list[ObservationSpec]
     action_spec: ActionSpec
 
     def is_like(self, other: BehaviorSpec) -> bool:
-        """Whether agents of the other behavior observe and do the same; only the names of sensors may differ."""
+        """Return whether the other behavior has the same observations and actions; sensor names may differ."""
         mine, others = ([sensor._replace(name="") for sensor in spec.observation_specs] for spec in (self, other))
         return self.action_spec == other.action_spec and mine == others
 
 
 class DecisionStep(NamedTuple):
-    """One agent that asks for a decision; see `DecisionSteps`."""
+    """One agent that requests a decision; see `DecisionSteps`."""
 
     obs: list[Array]
     reward: float
@@ -225,7 +232,7 @@ class TerminalStep(NamedTuple):
 
 
 class _Steps:
-    """The columns that decision and terminal steps share, and look-up by agent id."""
+    """The arrays that decision and terminal steps share, with lookup by agent id."""
 
     def __init__(self, obs: list[Array], reward: Array, agent_id: Array, group_id: Array, group_reward: Array) -> None:
         self.obs = obs
@@ -253,12 +260,12 @@ class _Steps:
 
 
 class DecisionSteps(_Steps, Mapping[int, DecisionStep]):
-    """The n agents of one behavior that ask for a decision.
+    """The n agents of one behavior that request a decision.
 
-    - `obs`: one float32 array (n, *shape) a sensor (images may be uint8, see `UnityEnvironment`)
-    - `reward`, `group_reward`: float32 (n,), what came in since the agent's last decision
+    - `obs`: one float32 array (n, *shape) per sensor (images may be uint8, see `UnityEnvironment`)
+    - `reward`, `group_reward`: float32 (n,), the sum since the agent's last decision
     - `agent_id`, `group_id`: int32 (n,)
-    - `action_mask`: one bool array (n, branch size) a discrete branch, True = forbidden; None without branches
+    - `action_mask`: one bool array (n, branch size) per discrete branch, True = forbidden; None without branches
     """
 
     def __init__(
@@ -286,7 +293,7 @@ class DecisionSteps(_Steps, Mapping[int, DecisionStep]):
 
     @staticmethod
     def empty(spec: BehaviorSpec, visual_dtype: str = "float32") -> DecisionSteps:
-        """No agents, with the shapes of `spec`."""
+        """Return decision steps of no agents, with the shapes of `spec`."""
         branches = spec.action_spec.discrete_branches
         return DecisionSteps(
             [np.zeros((0, *sensor.shape), sensor.column_dtype(visual_dtype)) for sensor in spec.observation_specs],
@@ -301,9 +308,9 @@ class DecisionSteps(_Steps, Mapping[int, DecisionStep]):
 class TerminalSteps(_Steps, Mapping[int, TerminalStep]):
     """The n agents of one behavior whose episodes ended.
 
-    - `obs`: one array (n, *shape) a sensor: the last state of the episode
-    - `reward`, `group_reward`: float32 (n,), what came in since the agent's last decision
-    - `interrupted`: bool (n,), True where the episode was truncated (step limit), False where it came to its end
+    - `obs`: one array (n, *shape) per sensor: the last state of the episode
+    - `reward`, `group_reward`: float32 (n,), the sum since the agent's last decision
+    - `interrupted`: bool (n,), True where the episode was truncated (step limit), False where it terminated
     - `agent_id`, `group_id`: int32 (n,)
     """
 
@@ -332,7 +339,7 @@ class TerminalSteps(_Steps, Mapping[int, TerminalStep]):
 
     @staticmethod
     def empty(spec: BehaviorSpec, visual_dtype: str = "float32") -> TerminalSteps:
-        """No agents, with the shapes of `spec`."""
+        """Return terminal steps of no agents, with the shapes of `spec`."""
         return TerminalSteps(
             [np.zeros((0, *sensor.shape), sensor.column_dtype(visual_dtype)) for sensor in spec.observation_specs],
             np.zeros(0, np.float32),
@@ -344,7 +351,7 @@ class TerminalSteps(_Steps, Mapping[int, TerminalStep]):
 
 
 def joined(steps: Sequence[tuple[DecisionSteps, TerminalSteps]]) -> tuple[DecisionSteps, TerminalSteps]:
-    """Return the agents of several behaviors that are alike, as if they were of one."""
+    """Return the agents of several behaviors with equal specifications as those of one behavior."""
     if len(steps) == 1:
         return steps[0]
     decisions, terminals = zip(*steps, strict=True)
