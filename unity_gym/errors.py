@@ -11,7 +11,7 @@ class UnityGymError(Exception):
 
 
 class PlayerError(UnityGymError):
-    """The player did not start, did not connect, ended or stopped answering. The message contains the end of its log."""
+    """The player did not start, did not connect, ended or stopped answering. The message holds the end of its log."""
 
 
 class PortInUseError(PlayerError):

@@ -51,7 +51,7 @@ MULTI_AGENT_SCENES = (
     "StrikersVsGoalie",
     "VisualFoodCollector",
 )
-"""Scenes of these with several agents per area, for all functions except `gymnasium.make`, which needs a single agent."""
+"""Scenes of these with several agents per area; all functions except `gymnasium.make` create their environments."""
 
 
 def environment_id(scene: str) -> str:

@@ -86,7 +86,7 @@ class AgentTable:
 
     @property
     def group(self) -> Array:
-        """Group key, int64 (rows,), equal for the agents of one player and group; unique and negative without a group."""
+        """Group key, int64 (rows,), equal for agents of one player and group; unique and negative without a group."""
         numbers = self.group_id + (self.player.astype(np.int64) << _ID_BITS)
         return np.where(self.group_id > 0, numbers, -1 - np.arange(len(self)))
 
