@@ -1,4 +1,4 @@
-"""Behavioral cloning as an algorithm: a policy that does what an expert did, or what a teacher is doing."""
+"""Behavioral cloning as an algorithm: a policy imitates demonstrations or a teacher."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ from unity_gym.specs import ActionTuple, Array, BehaviorSpec
 
 SelfBC = TypeVar("SelfBC", bound="BC")
 Sequences = tuple[torch.Tensor, torch.Tensor]
-"""int64 (sequences, length), decisions of a rollout; bool of that shape, False where a sequence is filled up."""
+"""Decisions of a rollout, int64 (sequences, length), and a bool array of that shape, False for padding."""
 
-_CHUNK = 4096  # decisions that are judged at once
-_LEAST_DEVIATION = 0.01  # of raw numbers
+_CHUNK = 4096  # decisions that are scored at once
+_LEAST_DEVIATION = 0.01  # minimum standard deviation of raw continuous actions
 
 
 class Teacher:
-    """Someone who acts while a student watches: it decides for agents and, while it records, keeps what they do.
+    """Teacher that acts for agents and, while it records, stores their observations and actions for a student.
 
-    A loop that steps the agents calls `select_actions`, steps, and `store_outcomes`, as with an algorithm.
+    A loop that steps the agents calls `select_actions`, steps, and calls `store_outcomes`, as with an algorithm.
 
-    :param policy: a model with SB3's `predict`, such as `OnnxPolicy`, or a callable: observations of n agents, as
-        `ObservationLayout` forms them → their actions, as the action space forms them. Arrays of its memory, where it
-        has any, start with the agents
-    :param spec: of the teacher's behavior
-    :param layout: the form of the observations; by default "split"
-    :param sample_actions: Execute sampled teacher actions but record the deterministic ones, so that the student learns
-        to recover from errors (DART, https://arxiv.org/abs/1703.09327). False: execute the deterministic ones, too.
+    :param policy: Model with SB3's `predict`, such as `OnnxPolicy`, or a callable. The latter returns the actions of n
+        agents, in the form of the action space, for their observations in the form of `ObservationLayout`. In arrays of
+        the recurrent state, if any, the first axis is the agents.
+    :param spec: Specification of the teacher's behavior.
+    :param layout: Form of the observations (default: "split").
+    :param sample_actions: Whether to execute sampled teacher actions but record the deterministic ones, so that the
+        student learns to recover from errors (DART, https://arxiv.org/abs/1703.09327). False: execute the deterministic
+        ones, too.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Teacher:
         self._starts = np.ones(0, bool)  # per row: the next decision is the first of an episode
         self._trajectory = np.zeros(0, np.int64)  # per row, or −1
         self.number = 0
-        """Decisions that were ever recorded."""
+        """Number of decisions recorded so far, including cleared ones."""
         self.clear()
 
     def start(self) -> None:
@@ -75,21 +76,21 @@ class Teacher:
         self.is_recording = True
 
     def stop(self) -> None:
-        """Act on, but record nothing."""
+        """Stop recording, but continue to act."""
         self.is_recording = False
 
     def clear(self) -> None:
-        """Forget what was recorded."""
+        """Discard the recorded decisions."""
         self._kept: dict[str, list[Array]] = defaultdict(list)
         self._count = self._trajectories = 0
         self._trajectory.fill(-1)
 
     def __len__(self) -> int:
-        """Decisions that are recorded."""
+        """Return the number of recorded decisions."""
         return self._count
 
     def select_actions(self, table: AgentTableLike) -> ActionTuple:
-        """Decide for the rows that ask for it: the actions of all rows, zeros for the others."""
+        """Select actions for the rows that request a decision; return those of all rows, zeros for the others."""
         rows = np.flatnonzero(table.requests_decision)
         actions = self.spec.action_spec.empty_action(len(table))
         if len(rows):
@@ -99,18 +100,18 @@ class Teacher:
             if self.is_recording:
                 self._keep(table, rows, best)
             else:
-                self._trajectory[rows] = -1  # what comes later does not follow from what came before
+                self._trajectory[rows] = -1  # unrecorded decisions interrupt the trajectory
         return actions
 
     def store_outcomes(self, table: AgentTableLike) -> None:
-        """Note which episodes ended."""
+        """Store which episodes ended."""
         self._require_rows(len(table))
         ended = table.terminated | table.truncated
         self._starts |= ended
         self._trajectory[ended] = -1
 
     def _choose(self, table: AgentTableLike, rows: Array) -> tuple[ActionTuple, ActionTuple]:
-        """Return the best actions of these rows, and those that they take."""
+        """Return the deterministic actions of these rows, and the actions to execute."""
         spec, observations = self.spec.action_spec, self._layout.select(table.observations, rows)
         predict = getattr(self._policy, "predict", None)
         if predict is None:
@@ -152,11 +153,12 @@ class Teacher:
                 self._state = tuple(np.pad(part, [(0, more)] + [(0, 0)] * (part.ndim - 1)) for part in self._state)
 
     def recorded(self, memory_size: int = 0, device: torch.device | str = "cpu") -> tuple[Rollout, torch.Tensor]:
-        """Return what is recorded, to imitate: without rewards, and without what followed the last decisions.
+        """Return the recorded decisions for imitation, without rewards and without the states after trajectories.
 
-        :param memory_size: numbers of network memory with each decision, all 0
-        :return: trajectories without gaps; int64 (n,), the number of each decision in the order of time
-        :raises NotReadyError: nothing is recorded
+        :param memory_size: Size of the student's recurrent state per decision, filled with 0.
+        :param device: Device of the tensors.
+        :return: Trajectories without gaps, and the number of each decision in order of time, int64 (n,).
+        :raises NotReadyError: If there are no recorded decisions.
         """
         if not self._count:
             raise NotReadyError("the teacher's record is empty: start() it, and let the teacher act")
@@ -185,44 +187,45 @@ class Teacher:
 
 
 class BC(UnityAlgorithm):
-    """Behavioral cloning (Pomerleau 1991): the policy does in each state what the expert did in it.
+    """Behavioral cloning (Pomerleau 1991): supervised learning of the expert's action in each state.
 
-    Offline it learns from demonstrations. A part is held out: learning ends when the loss on it has not fallen for
-    `patience` epochs, and the best weights are kept. `validation_scores` has the scores on that part, see `score`.
-    Online, with a teacher, the agents of the environment do what the teacher decides while the policy learns from what
-    it has recorded until now; `teacher.stop()`, `teacher.start()` and `teacher.clear()` rule the record, at any time.
+    Offline, BC learns from demonstrations and validates on a fraction of them. Learning stops when the validation loss
+    has not fallen for `patience` epochs, and the best weights are restored. `validation_scores` contains the validation
+    scores; see `score`. Online, with a teacher, the agents of the environment execute the teacher's actions while the
+    policy learns from the decisions recorded so far. Call `teacher.stop()`, `teacher.start()` and `teacher.clear()` at
+    any time.
 
-    The loss is that of `sb3_ext.imitation`. The deviations of continuous actions, which it does not change, are set to
-    the mean error on what was held out, which is their maximum-likelihood estimate. The critic is not trained.
+    The loss is that of `sb3_ext.imitation`. It does not change the standard deviations of continuous actions. They are
+    set to the root mean square of the validation error, their maximum-likelihood estimate. The critic is not trained.
 
-    A step, of which `learn` counts `total_timesteps`, is one decision that was learned from, in each pass again.
+    A timestep, of which `learn` counts `total_timesteps`, is one decision learned from, counted in each epoch.
 
     :param policy: "UnityPolicy", or a network of Stable-Baselines3: "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".
-    :param env: whose agents the policy is for, and a teacher acts with; None learns offline, for the behavior that was
-        recorded
-    :param learning_rate: a number, or a function of the remaining progress (1 → 0)
-    :param batch_size: decisions a minibatch
-    :param demonstrations: a `.demo` file, a folder of them, or a loaded demonstration
-    :param teacher: in their place, a policy, see `Teacher`, for the agents of `env`, which is a `UnityVecEnv`; or a
-        `Teacher` that another loop lets act; call `train` in that loop
+    :param env: Environment with the agents of the policy, in which a teacher acts. None learns offline, for the
+        behavior of the demonstrations.
+    :param learning_rate: Learning rate, a number or a function of the remaining progress (1 → 0).
+    :param batch_size: Decisions per minibatch.
+    :param demonstrations: Path of a `.demo` file or a folder of them, or a loaded demonstration.
+    :param teacher: Policy that acts instead of demonstrations for the agents of `env`, a `UnityVecEnv`; see `Teacher`.
+        Or a `Teacher` that acts in another loop, which calls `train`.
     :param validation_fraction: Fraction of the demonstrations to validate on, in [0, 1): whole episodes, or the end of
         each demonstration if there are too few episodes.
-    :param patience: passes without a better loss on what was held out, after which `learn` ends
-    :param teacher_steps_per_epoch: Decisions of the teacher per update. In the training of a run, which learns from
-        demonstrations, decisions of the agents per update.
-    :param n_epochs: Passes per update, in the training of a run.
-    :param window: Of a behavior that is the teacher in the training of a run, the newest updates whose decisions are
-        learned from.
-    :param action_scaling: of `UnityPolicy`
-    :param stats_window_size: episodes over which the logged return of the teacher is averaged
-    :param tensorboard_log: folder for TensorBoard; None for none
-    :param policy_kwargs: of `UnityPolicy`, such as `hidden_units` and `normalize`
-    :param verbose: 0 nothing, 1 progress, 2 debugging
-    :param seed: of NumPy, torch and the environment
-    :param device: "cpu", "cuda", or "auto"
-    :raises DemonstrationError: If there is no such demonstration, or it is of another behavior; the message shows both,
-        sensor by sensor
-    :raises UnityGymError: demonstrations and a teacher, or neither, or a number that makes no sense
+    :param patience: Epochs without a lower validation loss, after which `learn` stops.
+    :param teacher_steps_per_epoch: Decisions of the teacher per update. In a training run with demonstrations,
+        decisions of the agents per update.
+    :param n_epochs: Epochs per update, in a training run.
+    :param window: Number of updates whose decisions are learned from, the newest ones, in a training run with another
+        behavior as the teacher.
+    :param action_scaling: Action scaling of `UnityPolicy`.
+    :param stats_window_size: Episodes over which the logged return of the teacher is averaged.
+    :param tensorboard_log: Folder for TensorBoard; None for no log.
+    :param policy_kwargs: Parameters of `UnityPolicy`, such as `hidden_units` and `normalize`.
+    :param verbose: Output: 0 for none, 1 for progress, 2 for debugging.
+    :param seed: Seed of NumPy, torch and the environment.
+    :param device: "cpu", "cuda" or "auto".
+    :raises DemonstrationError: If a demonstration does not exist or is incompatible with the behavior spec. The message
+        compares both, sensor by sensor.
+    :raises UnityGymError: If demonstrations and a teacher are given, or neither, or a hyperparameter is out of range.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = POLICY_ALIASES
@@ -270,9 +273,9 @@ class BC(UnityAlgorithm):
         self.demonstrations, self.n_epochs, self.window = demonstrations, n_epochs, window
         self.reward_signals = []
         self._collected = 0  # decisions since the last update of a run
-        self._watched: list[Trajectories] = []  # of the behavior that is the teacher in a run, the oldest first
-        self._unseen = 0  # how many of them are new
-        self._parts: tuple[Sequences, Sequences | None] | None = None  # of the demonstrations in a run
+        self._watched: list[Trajectories] = []  # trajectories of a run's teacher, the oldest first
+        self._unseen = 0  # number of new ones among them
+        self._parts: tuple[Sequences, Sequences | None] | None = None  # training and validation part in a run
         super().__init__(
             policy,
             env,
@@ -287,11 +290,11 @@ class BC(UnityAlgorithm):
             supported_action_spaces=ACTION_SPACES,
         )
         self.validation_scores: dict[str, float] = {}
-        """Scores of the policy on what it has not learned from; see `score`."""
+        """Scores of the policy on decisions that it has not learned from; see `score`."""
         self.columns = None if self.env is None else self._columns_of(self.env)
         self.teacher: Teacher | None = None
         self._expert: Expert | None = None
-        self._trained = 0  # decisions of the teacher, up to the last pass
+        self._trained = 0  # decisions of the teacher up to the last epoch
         if _init_setup_model:
             if (demonstrations is None) == (teacher is None):
                 raise UnityGymError("BC learns from demonstrations or from a teacher: give one of them")
@@ -312,7 +315,7 @@ class BC(UnityAlgorithm):
         return Teacher(policy, self.env.table.spec, self.env.layout)
 
     def _setup_model(self) -> None:
-        """Build the policy, and read the demonstrations; without those of a saved model, only learning is an error."""
+        """Build the policy, and read the demonstrations; if those of a saved model are missing, only learning fails."""
         self._setup_lr_schedule()
         shown = self.demonstrations
         if shown is not None and self.columns is None:
@@ -380,10 +383,10 @@ class BC(UnityAlgorithm):
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfBC:
-        """Pass over what the expert did until `total_timesteps` decisions were learned from, or sooner; see the class.
+        """Learn from the expert for `total_timesteps` decisions, or until the validation loss stops falling.
 
-        :param log_interval: passes between two lines of the log; None logs nothing
-        :raises NotReadyError: the teacher's record is empty, and it does not record
+        :param log_interval: Epochs between two log entries; None for no log.
+        :raises NotReadyError: If the teacher has no recorded decisions, and does not record.
         """
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
@@ -441,8 +444,8 @@ class BC(UnityAlgorithm):
     def train(self) -> None:
         """Make the update that is due, for a loop that lets agents act.
 
-        With a `Teacher`, it is one pass over what that has recorded until now. In the training of a run it is
-        `n_epochs` passes over the demonstrations, or over what `watch` has stored.
+        With a `Teacher`, the update is one epoch over its recorded decisions. In a training run, it is `n_epochs`
+        epochs over the demonstrations, or over the trajectories that `watch` has stored.
 
         :raises NotReadyError: If there is nothing to learn from.
         :raises UnityGymError: If there is no teacher, and no agents act.
@@ -466,7 +469,7 @@ class BC(UnityAlgorithm):
             self._expert = self._read(self.demonstrations)
         expert, policy = self._expert, self.policy
         if self._parts is None:
-            with torch.random.fork_rng(devices=[]):  # a resumed run holds out the same part
+            with torch.random.fork_rng(devices=[]):  # a resumed run validates on the same part
                 torch.manual_seed(0)
                 self._parts = _split(expert, sequence_length(policy), self.validation_fraction)
         shown, kept = self._parts
@@ -486,7 +489,7 @@ class BC(UnityAlgorithm):
         newest = Rollout.from_trajectories(Trajectories.join(self._watched[-self._unseen :]), self.device)
         policy.body.update_normalization(newest.observations)
         if self._n_updates:
-            # Decisions that were not learned from yet: how well the policy predicts them.
+            # Decisions that were not learned from yet are validation data.
             self.validation_scores = self._score(newest, newest.sequences(length))
             self._record_scores(self.validation_scores)
         self._unseen, most = 0, self.window * self.teacher_steps_per_epoch
@@ -498,10 +501,10 @@ class BC(UnityAlgorithm):
         self._set_deviations(rollout, rollout.sequences(length))
 
     def watch(self, trajectories: Trajectories, teacher: AgentPolicy) -> None:
-        """Store what another behavior did, to learn from it in the next updates.
+        """Store trajectories of another behavior, to learn from them in the next updates.
 
-        :param trajectories: Of the teacher, with rows that none of another sampler has.
-        :param teacher: The policy that acted.
+        :param trajectories: Trajectories of the teacher, with rows that differ from those of other samplers.
+        :param teacher: Policy that acted.
         """
         n, size = len(trajectories), self.policy.body.state_size
         performed = teacher.environment_actions(trajectories.decisions["action"])
@@ -523,17 +526,17 @@ class BC(UnityAlgorithm):
     @property
     def missing(self) -> int:
         """Number of decisions of the agents until an update may be due."""
-        if self.demonstrations is None:  # its teacher's count
+        if self.demonstrations is None:  # the teacher's decisions count
             return self.teacher_steps_per_epoch
         return max(self.teacher_steps_per_epoch - self._collected, 1)
 
     @property
     def is_update_due(self) -> bool:
-        """Whether there were enough decisions, of the teacher or, with demonstrations, of the agents."""
+        """Whether there are enough decisions of the teacher or, with demonstrations, of the agents for an update."""
         return self._collected >= self.teacher_steps_per_epoch
 
     def add(self, trajectories: Trajectories) -> None:
-        """Count what the agents experienced, which is not learned from."""
+        """Count the agents' decisions, which are not learned from."""
         if self.demonstrations is not None:
             self._collected += len(trajectories)
 
@@ -563,7 +566,7 @@ class BC(UnityAlgorithm):
         return self._pass(rollout, sequences, callback)
 
     def _pass(self, rollout: Rollout, sequences: Sequences, callback: BaseCallback | None) -> bool:
-        """Learn from each of the sequences once, in random order; False where the callback ended the training."""
+        """Learn from each sequence once, in random order; return False if the callback stopped the training."""
         policy = self.policy
         policy.set_training_mode(True)
         refresh_memory(policy, rollout)
@@ -579,7 +582,7 @@ class BC(UnityAlgorithm):
             policy.optimizer.step()
             losses.append(loss.detach())
             self._n_updates += 1
-            if callback is not None:  # in learn, which counts what was learned from, and knows how long it is
+            if callback is not None:  # in learn(), where each decision learned from is a timestep
                 self.num_timesteps += int(valid[part].sum())
                 self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
                 callback.update_locals(locals())
@@ -592,9 +595,10 @@ class BC(UnityAlgorithm):
     def score(self, demonstration: DemonstrationSource) -> dict[str, float]:
         """Compare the policy with a demonstration.
 
-        :return: `loss`; `accuracy`, the part of the choices that are the policy's most likely, where there are choices;
-            `mean_absolute_error` of the continuous actions in −1…1, where there are any
-        :raises DemonstrationError: no such demonstration, or one of another behavior
+        :param demonstration: Path of a `.demo` file or a folder of them, or a loaded demonstration.
+        :return: `loss`; with discrete actions `accuracy`, the fraction of them that are the policy's most likely; with
+            continuous actions in `[-1, 1]` their `mean_absolute_error`.
+        :raises DemonstrationError: If a demonstration does not exist or is incompatible with the behavior spec.
         """
         expert = self._read(demonstration)
         return self._score(expert, expert.sequences(sequence_length(self.policy)))
@@ -618,7 +622,7 @@ class BC(UnityAlgorithm):
 
     @torch.no_grad()
     def _set_deviations(self, rollout: Rollout, sequences: Sequences) -> None:
-        """Let the deviations be the root of the mean squared error, of raw numbers."""
+        """Set the standard deviations to the root mean squared error of raw continuous actions."""
         squares = [
             comparison.error[batch.valid].square()
             for batch in _batches(rollout, sequences)
@@ -644,7 +648,7 @@ class BC(UnityAlgorithm):
 
 
 class _Progress(ProgressBarCallback):
-    """A progress bar of decisions that were learned from."""
+    """Progress bar of decisions learned from."""
 
     def _on_step(self) -> bool:
         self.pbar.update(self.num_timesteps - self.model._num_timesteps_at_start - self.pbar.n)
@@ -652,7 +656,7 @@ class _Progress(ProgressBarCallback):
 
 
 def _split(rollout: Rollout, length: int, part: float) -> tuple[Sequences, Sequences | None]:
-    """Return what to learn from and what to hold out (None for none), in sequences of `length` decisions."""
+    """Return training and validation part (None for none), in sequences of `length` decisions."""
     decisions, valid = rollout.sequences(length)
     trajectory = rollout.trajectory[decisions[:, 0]]
     n = len(rollout.lengths)
@@ -660,7 +664,7 @@ def _split(rollout: Rollout, length: int, part: float) -> tuple[Sequences, Seque
         chosen = torch.randperm(n, device=trajectory.device)[: round(part * n)]
         is_held = torch.isin(trajectory, chosen)
     else:
-        count = trajectory.bincount()  # sequences of each
+        count = trajectory.bincount()  # sequences per trajectory
         held = (part * count).round().clamp(min=1) if part else torch.zeros_like(count)
         number = torch.arange(len(trajectory)).to(trajectory) - (count.cumsum(0) - count)[trajectory]
         is_held = number >= (count - held)[trajectory]
@@ -670,12 +674,12 @@ def _split(rollout: Rollout, length: int, part: float) -> tuple[Sequences, Seque
 
 
 def _decisions(sequences: Sequences) -> torch.Tensor:
-    """Return the decisions of sequences, without what fills them up."""
+    """Return the decisions of sequences, without padding."""
     return sequences[0][sequences[1]]
 
 
 def _batches(rollout: Rollout, sequences: Sequences) -> Iterator[Batch]:
-    """Sequences in order, some thousand decisions at a time."""
+    """Yield sequences in order, `_CHUNK` decisions at a time."""
     decisions, valid = sequences
     size = max(_CHUNK // decisions.shape[1], 1)
     for part, known in zip(torch.split(decisions, size), torch.split(valid, size), strict=True):

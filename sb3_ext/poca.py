@@ -1,4 +1,4 @@
-"""MA-POCA: the members of a group learn from what the group gets, also from what it gets after their deaths."""
+"""MA-POCA: the members of a group learn from the group's rewards, including those after their deaths."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SelfPOCA = TypeVar("SelfPOCA", bound="POCA")
 
 
 class UnityPOCAPolicy(UnityPolicy):
-    """The actor of `UnityPolicy`, and one critic of whole groups, which only learning needs.
+    """Policy with the actor of `UnityPolicy` and one critic of whole groups, which only learning needs.
 
-    The critic has one value head a reward signal and two uses. V(s) comes from the observations of all members of the
-    group; the baseline b of a member from its own observation and the observations and actions of the others. Both
-    are two critics on one axis, V first. The policy's memory is the actor's. The critic's is with the groups
-    of a rollout: V's, then b's. The parameters are those of `UnityPolicy`.
+    The critic has one value head per reward signal and two outputs. V(s) uses the observations of all members of the
+    group. The baseline b of a member uses its own observation and the observations and actions of the others. Both
+    are on the axis of the critics, V first. The policy's recurrent state is the actor's. The rollout's groups store the
+    critic's: V's, then b's. The parameters are those of `UnityPolicy`.
 
-    :raises UnityGymError: a shared or a second critic, or a width that the heads of the attention cannot share
+    :raises UnityGymError: If a shared or a second critic is given, or the attention heads do not divide the width.
     """
 
     def _build_critics(self, heads: int, shared_critic: bool, second_critic: str | None) -> None:
@@ -54,22 +54,22 @@ class UnityPOCAPolicy(UnityPolicy):
         return [self.value_head, self.group_body]
 
     def combined(self, values: torch.Tensor) -> torch.Tensor:
-        """V(s): (n, 2, signals) → (n, signals)."""
+        """Return V(s), (n, signals), from V and b (n, 2, signals)."""
         return values[:, 0]
 
     def baseline(self, values: torch.Tensor) -> torch.Tensor:
-        """b: (n, 2, signals) → (n, signals)."""
+        """Return b, (n, signals), from V and b (n, 2, signals)."""
         return values[:, 1]
 
     def critic_values(self, observations: Sequence[torch.Tensor], memory: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Raise: agents by themselves have no value here.
+        """Raise an error, as single agents have no value here.
 
-        :raises UnityGymError: always
+        :raises UnityGymError: Always.
         """
         raise UnityGymError("POCA's critic needs to know the groups of the agents: see group_values")
 
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
-        """V and b (m, 2, signals) and log-probabilities (m, columns) of decisions, and their distribution."""
+        """Return V and b (m, 2, signals) and log-probabilities (m, act_dim) of decisions, and their distribution."""
         _, distribution = self._decided(batch)
         groups = _groups_of(batch.rollout)
         features, counts = self._features(groups, batch.index)
@@ -78,7 +78,7 @@ class UnityPOCAPolicy(UnityPolicy):
         return self._both(features, counts), distribution.log_prob_columns(batch.actions), distribution
 
     def predict_values(self, obs: PyTorchObs) -> torch.Tensor:
-        """Return V (n, signals) of agents that are alone, at the start of an episode; see `UnityPolicy.forward`."""
+        """Return V (n, signals) of agents without a group, at the start of an episode; see `UnityPolicy.forward`."""
         columns = self._columns(obs)
         n = len(columns[0])
         alone = torch.arange(n, device=self.device).unsqueeze(1)
@@ -89,10 +89,10 @@ class UnityPOCAPolicy(UnityPolicy):
 
     @torch.no_grad()
     def group_values(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return what the critic makes of a rollout; it writes the memory of the groups, too, as `refresh_memory` does.
+        """Return the critic's values of a rollout, and update the groups' recurrent states as `refresh_memory` does.
 
-        :return: V and b of the states decided in (n, 2, signals), V of those after the trajectories (…, signals), and
-            the critic's memory there (…, 2, memory size)
+        :return: V and b of the decisions' states (n, 2, signals), V of the states after the trajectories (…, signals),
+            and the critic's recurrent states there (…, 2, memory size).
         """
         groups = _groups_of(rollout)
         features, counts = self._all_features(groups)
@@ -107,16 +107,16 @@ class UnityPOCAPolicy(UnityPolicy):
 
     @torch.no_grad()
     def refresh_memory(self, rollout: Rollout) -> None:
-        """As in `UnityPolicy`; the critic's memory, too.
+        """Recompute the recurrent states of the actor, as `UnityPolicy` does, and of the critic.
 
-        The critic's is carried on where an agent's trajectory goes on with one that was cut; elsewhere what the groups
-        have at a trajectory's first decision stays.
+        If a trajectory continues one that was cut, the critic's state carries over. Otherwise the groups' state at the
+        trajectory's first decision stays.
         """
         super().refresh_memory(rollout)
         self._follow(rollout, self._all_features(_groups_of(rollout))[0])
 
     def _features(self, groups: Groups, decisions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of V and b (m, 2, width) before memory, and the numbers of members (m,), of decisions (m,)."""
+        """Return features of V and b (m, 2, width) before the LSTM, and member counts (m,), of decisions (m,)."""
         states, state = torch.unique(groups.state[decisions], return_inverse=True)
         members = groups.members[states]
         used, sets = members.used()
@@ -133,22 +133,23 @@ class UnityPOCAPolicy(UnityPolicy):
         return torch.cat(features), torch.cat(counts)
 
     def _end_features(self, groups: Groups, trajectories: torch.Tensor) -> torch.Tensor:
-        """Of V (t, width) before memory, after these trajectories (t,)."""
+        """Return features of V (t, width) before the LSTM, after these trajectories (t,)."""
         used, sets = groups.end_members[trajectories].used()
         features: torch.Tensor = self.group_body([column[used] for column in groups.end_observations], sets)
         return features
 
     def _follow(self, rollout: Rollout, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Let the critic's memory follow the agents of a rollout, and write it into the groups.
+        """Compute the critic's recurrent states along a rollout, and store them in the groups.
 
-        :param features: (n, 2, width), without memory
-        :return: (n, 2, features), and the memory after each trajectory
+        :param rollout: Rollout with its groups.
+        :param features: Features (n, 2, width) before the LSTM.
+        :return: Features (n, 2, features) after the LSTM, and the recurrent state after each trajectory.
         """
         groups, length = _groups_of(rollout), self.settings.sequence_length
         decisions, valid = rollout.sequences(length)
         first = decisions[:, 0]
         trajectory = rollout.trajectory[first]
-        goes_on = torch.zeros_like(groups.ended)  # with what the trajectory before it left
+        goes_on = torch.zeros_like(groups.ended)  # whether a trajectory continues the one before it
         goes_on[1:] = (groups.row[1:] == groups.row[:-1]) & ~groups.ended[:-1]
         is_start = ~goes_on[trajectory]
         is_start[1:] &= trajectory[1:] != trajectory[:-1]
@@ -172,21 +173,28 @@ class UnityPOCAPolicy(UnityPolicy):
     def _remember(
         self, features: torch.Tensor, memory: torch.Tensor, length: int, counts: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """V's and b's features (m, 2, width), with memories (…, 2, size) → (m, 2, features), and the memories after."""
+        """Apply the LSTM to the features of V and b.
+
+        :param features: Features (m, 2, width).
+        :param memory: Recurrent states (…, 2, size).
+        :param length: Decisions per sequence.
+        :param counts: Valid decisions of each sequence; None for all.
+        :return: Features (m, 2, features), and the recurrent states after the sequences.
+        """
         assert self.group_body.memory is not None
         both = features.transpose(0, 1).flatten(0, 1), memory.transpose(0, 1).flatten(0, 1)
         x, after = self.group_body.memory(*both, length, None if counts is None else counts.repeat(2))
         return x.unflatten(0, (2, -1)).transpose(0, 1), after.unflatten(0, (2, -1)).transpose(0, 1)
 
     def _both(self, features: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """V's and b's features (n, 2, features), and the numbers of members (n,) → V and b (n, 2, signals)."""
+        """Return V and b (n, 2, signals) from their features (n, 2, features) and the member counts (n,)."""
         return torch.stack([self._head(part, counts) for part in features.unbind(1)], 1)
 
     def _head(self, features: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Features (n, features) and the numbers of members (n,) → values (n, signals).
+        """Return values (n, signals) from features (n, features) and member counts (n,).
 
-        Attention averages over the members, so that it does not tell how many they are: the logarithm does, on a scale
-        that no later and larger group changes.
+        The attention averages over the members and loses their count, so its logarithm is an additional input. Its
+        scale does not depend on the largest group so far.
         """
         size = counts.to(features.dtype).log().unsqueeze(1)
         values: torch.Tensor = self.value_head(torch.cat([features, size], 1))
@@ -212,25 +220,27 @@ class MultiInputPOCAPolicy(UnityPOCAPolicy):
 
 
 class POCA(PPO):
-    """Multi-Agent POsthumous Credit Assignment, with the meanings that Unity's trainer gives the numbers.
+    """Multi-Agent POsthumous Credit Assignment with the hyperparameter semantics of Unity's trainer.
 
-    Paper: https://arxiv.org/abs/2111.05992. It learns as `PPO` does, whose parameters and options it has, with another
-    critic. The returns are λ-returns of V, the value of the group's state; the advantage of a decision is its return
-    less a counterfactual baseline, which knows what all others of the group did and not what this agent did. After an
-    agent's death the return goes on with the value of the members that are left, and so with what they get until the
-    last of them has ended. Agents act by their own observations alone.
+    Paper: https://arxiv.org/abs/2111.05992.
 
-    On a `UnityVecEnv` (not wrapped) the groups are those of the scene, of any number of agents, which may die and come
-    late; an agent without a group is a group of one. On any other SB3 `VecEnv` each sub-environment is one.
+    POCA is `PPO` with a centralized critic. The returns are λ-returns of V, the value of the group's state. The
+    advantage of a decision is its return minus a counterfactual baseline, which depends on the actions of all other
+    members, but not on the agent's own. After an agent's death, its return bootstraps from the value of the remaining
+    members, and so includes the rewards until the last of them has ended. Each agent acts only on its own observations.
 
-    Parameters that are not listed here are those of `PPO`. It has no `second_critic`.
+    On an unwrapped `UnityVecEnv`, the groups are those of the scene. They have any number of agents, which may die or
+    spawn mid-episode; an agent without a group is a group of one. On any other SB3 `VecEnv`, each sub-environment is
+    a group.
+
+    Parameters that are not listed here are those of `PPO`. There is no `second_critic`.
 
     :param policy: "UnityPOCAPolicy", or "MlpPolicy", "CnnPolicy" or "MultiInputPolicy" with their networks.
-    :param env: the environment
-    :param groupmate_rewards: Add to the extrinsic reward the individual rewards that the other members received between
-        this decision and the agent's next one.
-    :param baseline_coef: the weight of the baseline's loss compared with V's, both times `vf_coef`
-    :raises InvalidValueError: an option that has no such value
+    :param env: Environment to learn on.
+    :param groupmate_rewards: Whether to add to the extrinsic reward the individual rewards that the other members
+        received between this decision and the agent's next one.
+    :param baseline_coef: Weight of the baseline's loss relative to V's; `vf_coef` scales both.
+    :raises InvalidValueError: If an option does not have the given value.
     :raises UnityGymError: If `PPO` or `UnityPOCAPolicy` raises.
     """
 
@@ -352,10 +362,10 @@ class POCA(PPO):
         super()._start_collection()
 
     def discard_experience(self) -> None:
-        """See `PPO.discard_experience`; the critic's recurrent states, too."""
+        """Discard the stored trajectories, as `PPO` does, and the critic's recurrent states."""
         super().discard_experience()
         self._critic_rows = np.zeros(0, np.int64)
-        # Of V and of b, per row of `_critic_rows`, after what was learned from.
+        # Recurrent states of V and b per row of `_critic_rows`, after the latest rollout.
         self._critic_memory = torch.zeros((0, 2, self.policy.settings.memory_size), device=self.device)
 
     @torch.no_grad()
@@ -379,7 +389,7 @@ class POCA(PPO):
         return values, following
 
     def _critic_memories(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the critic's memory of all rows that were ever seen, and the place there of each of these rows."""
+        """Return the critic's recurrent states of all rows so far, and the index of each of `rows` there."""
         numbers = rows.cpu().numpy()
         seen = np.union1d(self._critic_rows, numbers)
         if len(seen) > len(self._critic_rows):
@@ -410,7 +420,7 @@ class POCA(PPO):
         progress_bar: bool = False,
         workers: LearningWorkers | None = None,
     ) -> SelfPOCA:
-        """Learn for `total_timesteps` decisions, all agents together; see `PPO.learn`."""
+        """Learn for `total_timesteps` decisions of all agents together; see `PPO.learn`."""
         return super().learn(
             total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar, workers
         )

@@ -1,4 +1,4 @@
-"""Proximal policy optimization on Unity's terms."""
+"""Proximal policy optimization with the hyperparameter semantics of Unity's trainer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SB3_COMPAT: dict[str, Any] = {
     "learning_rate_schedule": "constant",
     "action_scaling": "clip",
 }
-"""The options with which `PPO` and `POCA` train as Stable-Baselines3 does: `PPO(policy, env, **SB3_COMPAT)`.
+"""Options with which `PPO` and `POCA` train as Stable-Baselines3 does: `PPO(policy, env, **SB3_COMPAT)`.
 
 Override some of them with `**(SB3_COMPAT | {"max_grad_norm": 1})`.
 """
@@ -61,69 +61,72 @@ _CHOICES = {
 
 
 class PPO(UnityAlgorithm, OnPolicyAlgorithm):
-    """Proximal Policy Optimization (clip version), with the meanings that Unity's trainer gives the numbers.
+    """Proximal Policy Optimization (clip version) with the hyperparameter semantics of Unity's trainer.
 
-    Paper: https://arxiv.org/abs/1707.06347. It learns on any SB3 `VecEnv`; on a `UnityVecEnv` (not wrapped) every agent
-    is waited for by itself. The named options below have Unity's meaning as the default, but `rollout="cut"`, and
-    Stable-Baselines3's as the other value; `SB3_COMPAT` has all of the latter. A step is one decision of one agent.
-    Stable-Baselines3's parameters have its names, in addition to Unity's where those differ: `n_steps` and `gamma` set
-    `buffer_size` and `reward_signals`.
+    Paper: https://arxiv.org/abs/1707.06347.
+
+    PPO learns on any SB3 `VecEnv`; on an unwrapped `UnityVecEnv`, each agent acts as soon as it requests a decision.
+    A timestep is one decision of one agent. Keyword options default to Unity's variant, except `rollout="cut"`;
+    `SB3_COMPAT` selects Stable-Baselines3's. Parameters of Stable-Baselines3 keep their names: `n_steps` and `gamma`
+    set `buffer_size` and `reward_signals`.
 
     :param policy: "UnityPolicy", or a network of Stable-Baselines3: "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".
-    :param env: the environment
-    :param learning_rate: a number, or a function of the remaining progress (1 → 0)
+    :param env: Environment to learn on.
+    :param learning_rate: Learning rate, a number or a function of the remaining progress (1 → 0).
     :param buffer_size: Decisions per update, of all agents (default: 10240).
-    :param batch_size: decisions a minibatch
-    :param n_epochs: passes over the buffer an update
-    :param time_horizon: decisions after which a trajectory is cut; None for whole episodes
-    :param gae_lambda: λ of the generalised advantage estimates
-    :param clip_range: ε, a number or a function of the remaining progress
-    :param ent_coef: β, the weight of the entropy, a number or a function of the remaining progress
-    :param vf_coef: the weight of the value loss
-    :param max_grad_norm: clip the norm of the gradient; None does not
-    :param target_kl: end an update when the approximate KL divergence is 1.5 times as large; None does not
-    :param reward_signals: what to reward, each with its discount; by default `Extrinsic()`
+    :param batch_size: Decisions per minibatch.
+    :param n_epochs: Epochs per update.
+    :param time_horizon: Decisions after which a trajectory is cut; None for whole episodes.
+    :param gae_lambda: λ of the generalized advantage estimates.
+    :param clip_range: ε, a number or a function of the remaining progress.
+    :param ent_coef: β, the weight of the entropy, a number or a function of the remaining progress.
+    :param vf_coef: Weight of the value loss.
+    :param max_grad_norm: Maximum norm of the gradient; None does not clip it.
+    :param target_kl: Target of the KL divergence: an update stops at an approximate divergence of 1.5 times this value.
+        None never stops an update early.
+    :param reward_signals: Reward signals, each with its discount (default: `Extrinsic()`).
     :param n_steps: Steps of each environment per update, instead of `buffer_size`.
     :param gamma: Discount of the only reward `Extrinsic`, instead of `reward_signals`.
-    :param clip_range_vf: Clip values to this range around the old ones, a number or a function of the remaining
-        progress; None does not clip.
-    :param normalize_advantage: Normalize advantages, as `advantage_normalization` says.
+    :param clip_range_vf: Range around the old values to which values are clipped, a number or a function of the
+        remaining progress; None does not clip.
+    :param normalize_advantage: Whether to normalize advantages; see `advantage_normalization`.
     :param use_sde: False; see `sb3_names.PPO_NAMES`.
     :param sde_sample_freq: -1.
     :param rollout_buffer_class: None.
     :param rollout_buffer_kwargs: None.
-    :param demonstrations: what an expert did, to imitate it after each update: a `.demo` file, a folder of them or a
-        loaded demonstration, or a `BehavioralCloning` that says how
-    :param rollout: "cut" cuts all trajectories when there are `buffer_size` decisions, so that none is older than the
-        policy; "trajectories", as Unity's trainer does, waits until finished ones have more, and leaves the others to
-        the next update
-    :param ratio: "column" clips the ratio of each action column, "action" that of the whole action
-    :param entropy: "unity" is the mean over continuous columns plus the sum over branches, "sum" the sum over all
-    :param value_clipping: With `clip_range_vf`, the value loss is the "larger" of that of the new and of the clipped
-        value, or that of the "clipped" value. Unity's trainer takes the larger, too, but clips around the returns,
-        which clips nothing.
-    :param second_critic: train two critics; advantages, returns and what follows a cut rest on the "max", "min" or
-        "mean" of their estimates. Each learns the same returns. None for one critic
-    :param combine_advantages: "mean" or "sum" over the reward signals
-    :param advantage_normalization: over the "buffer" or over each "minibatch"
-    :param last_minibatch: "drop" or "keep" one that is smaller than the others
-    :param learning_rate_schedule: "linear" (to 1e-10 at the end) or "constant", for a number
-    :param clip_range_schedule: the same (to 0.1); by default as the learning rate's
-    :param ent_coef_schedule: the same (to 1e-5); by default as the learning rate's
-    :param action_scaling: of `UnityPolicy`
-    :param threaded: agents go on acting while an update runs in a thread, with the policy as it was before; when the
-        update is over, they act with the new one. What they do meanwhile belongs to the next rollout, with the
-        probabilities that it had, and if that is full sooner, they wait. When an update ends depends on the clock, so
-        that two runs with one seed differ
-    :param stats_window_size: episodes over which the logged return is averaged
-    :param tensorboard_log: folder for TensorBoard; None for none
-    :param policy_kwargs: of `UnityPolicy`, such as `hidden_units` and `normalize`
-    :param verbose: 0 nothing, 1 progress, 2 debugging
-    :param seed: of NumPy, torch and the environment
-    :param device: "cpu", "cuda", or "auto"
-    :raises InvalidValueError: an option that has no such value
-    :raises UnityGymError: a size that is no size, two signals of one name, or sequences longer than a minibatch
-    :raises DemonstrationError: no such demonstration, or one of another behavior
+    :param demonstrations: Demonstrations to imitate after each update: a `.demo` file, a folder of them or a loaded
+        demonstration; or a `BehavioralCloning` with its options.
+    :param rollout: "cut" cuts all trajectories at `buffer_size` decisions, so that none is older than the policy.
+        "trajectories" updates when finished trajectories have more decisions, and leaves the others to the next update,
+        as Unity's trainer does.
+    :param ratio: "column" clips the ratio of each action dimension, "action" that of the whole action.
+    :param entropy: "unity" for the mean over continuous dimensions plus the sum over branches, "sum" for the sum over
+        all dimensions.
+    :param value_clipping: Value loss with `clip_range_vf`: the "larger" of the losses of the new and of the clipped
+        value, or the loss of the "clipped" value. Unity's trainer takes the larger, too, but clips around the returns,
+        which has no effect.
+    :param second_critic: "max", "min" or "mean" trains two critics; advantages, returns and bootstrapped values use
+        this function of their estimates. Both learn the same returns. None for one critic.
+    :param combine_advantages: "mean" or "sum" over the reward signals.
+    :param advantage_normalization: Normalization over the "buffer" or over each "minibatch".
+    :param last_minibatch: "drop" or "keep" a minibatch that is smaller than the others.
+    :param learning_rate_schedule: "linear" (to 1e-10 at the end) or "constant", for a number.
+    :param clip_range_schedule: "linear" (to 0.1) or "constant" (default: `learning_rate_schedule`).
+    :param ent_coef_schedule: "linear" (to 1e-5) or "constant" (default: `learning_rate_schedule`).
+    :param action_scaling: Action scaling of `UnityPolicy`.
+    :param threaded: Run updates in a background thread while agents keep acting with the previous policy. Their
+        decisions, with its log-probabilities, join the next rollout; if that fills first, agents wait. Seeded runs are
+        not reproducible.
+    :param stats_window_size: Episodes over which the logged return is averaged.
+    :param tensorboard_log: Folder for TensorBoard; None for no log.
+    :param policy_kwargs: Parameters of `UnityPolicy`, such as `hidden_units` and `normalize`.
+    :param verbose: Output: 0 for none, 1 for progress, 2 for debugging.
+    :param seed: Seed of NumPy, torch and the environment.
+    :param device: "cpu", "cuda" or "auto".
+    :raises InvalidValueError: If an option does not have the given value.
+    :raises UnityGymError: If buffer_size, batch_size, n_epochs or time_horizon is below 1, two signals have the same
+        name, or sequences are longer than a minibatch.
+    :raises DemonstrationError: If a demonstration does not exist or is incompatible with the behavior spec.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = POLICY_ALIASES
@@ -233,13 +236,13 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             _init_setup_model=False,
         )
         self.columns = None if self.env is None else self._columns_of(self.env)
-        self._records: dict[str, float] = {}  # of an update, for the logger
-        self._inbox: list[Trajectories] = []  # to be learned from in the next update
+        self._records: dict[str, float] = {}  # logger values of an update
+        self._inbox: list[Trajectories] = []  # experience of the next update
         if _init_setup_model:
             self._setup_model()
 
     def _setup_model(self) -> None:
-        """Build schedules, policy, reward signals and experience. It replaces SB3's, whose buffer it does not use."""
+        """Build schedules, policy, reward signals and collection; replace SB3's method, whose buffer is not used."""
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
         self._epsilon = schedule(self.clip_range, self.clip_range_schedule, 0.1)
@@ -273,11 +276,11 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         rollout_buffer: Any,
         n_rollout_steps: int,
     ) -> bool:
-        """Let the agents act until an update is due, or all timesteps are made and their outcomes are known.
+        """Let the agents act until an update is due, or all timesteps and their outcomes are collected.
 
-        It replaces SB3's, in which all agents act at once.
+        SB3's method, which this one replaces, lets all agents act at once.
 
-        :return: False where the callback ended the training
+        :return: False if the callback stopped the training, else True.
         """
         self.acting_policy.set_training_mode(False)
         callback.on_rollout_start()
@@ -298,30 +301,27 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
     @property
     def decisions_at_once(self) -> int:
-        """Number of decisions that samplers together collect at a time: those of an update."""
+        """Number of decisions that all samplers together collect at a time, which is that of an update."""
         return self.buffer_size
 
     def add(self, trajectories: Trajectories) -> None:
-        """Take over trajectories for the next update."""
+        """Store trajectories for the next update."""
         self._inbox.append(trajectories)
 
     def experience(self) -> list[Trajectories]:
-        """Return what was taken over, and no update has learned from."""
+        """Return the stored trajectories that no update has used yet."""
         return list(self._inbox)
 
     def discard_experience(self) -> None:
-        """Discard what was collected but not learned from."""
+        """Discard the stored trajectories that no update has used yet."""
         self._inbox = []
 
     def replica_state(self) -> dict[str, Any]:
-        """See `UnityAlgorithm`."""
+        """Return the state that replicas need; see `UnityAlgorithm.replica_state`."""
         return super().replica_state() | {"_inbox": self._inbox}
 
     def train(self) -> None:
-        """Update policy, critic and reward signals from what was collected; with `threaded`, start to.
-
-        Without any experience nothing happens.
-        """
+        """Update policy, critic and reward signals with the collected experience, if any; with `threaded`, start to."""
         self.finish_update()
         self._take_collected()
         if not self._inbox:
@@ -343,12 +343,13 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     def _update(
         self, rollout: Rollout, statistics_are_fresh: bool, has_older: bool, progress: float, steps: int
     ) -> None:
-        """Update by the paper's equations, in their order. It may run in a thread; `_records` receives what to log.
+        """Update by the paper's equations, in their order, possibly in a thread; store logger values in `_records`.
 
-        :param statistics_are_fresh: those of observations come from this rollout already
-        :param has_older: An older policy has made some of the decisions.
-        :param progress: the part of the training still to come (1 → 0)
-        :param steps: decisions made in the training
+        :param rollout: Decisions of the update.
+        :param statistics_are_fresh: Whether the observation statistics already include this rollout.
+        :param has_older: Whether an older policy has made some of the decisions.
+        :param progress: Remaining progress of the training (1 → 0).
+        :param steps: Timesteps of the training so far.
         """
         policy = self.policy
         policy.set_training_mode(True)
@@ -406,7 +407,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
                 )
                 loss = policy_loss + self.vf_coef * value_loss - beta * entropy
 
-                # Nothing is moved from the device before the end of the update, unless target_kl needs it.
+                # Only target_kl needs a value on the host before the end of the update.
                 log["loss"].append(loss.detach())
                 log["policy_gradient_loss"].append(policy_loss.detach())
                 log["entropy"].append(entropy.detach())
@@ -441,7 +442,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self._record_update(rollout, log)
 
     def _take_rollout(self) -> tuple[Rollout, bool]:
-        """Return what was taken over, and whether an older policy has made some of the decisions."""
+        """Return the stored trajectories as a rollout, and whether an older policy has made some of the decisions."""
         parts, self._inbox = self._inbox, []
         trajectories = type(parts[0]).join(parts)
         versions = trajectories.decisions["version"]
@@ -452,8 +453,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         rollout.environment_actions = torch.from_numpy(columns).to(rollout.actions)
         for signal in self._signals():
             signal.update_normalization(rollout.observations)
-        # The statistics of observations stay as they are from the decision to the end of the update, so that the first
-        # ratio is 1. Only the very first ones come from the rollout at hand, as there would be none otherwise.
+        # Observation statistics stay the same from the decision to the end of the update, so that the first ratio is 1.
+        # Only the first statistics come from this rollout, as there are none before.
         if self.policy.has_fresh_normalization:
             self.policy.body.update_normalization(rollout.observations)
             rollout.log_probs = self._log_probs(rollout)
@@ -461,16 +462,16 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
     @torch.no_grad()
     def _log_probs(self, rollout: Rollout) -> torch.Tensor:
-        """Return what the policy gives the rollout's actions now, (n, columns)."""
+        """Return the current log-probabilities of the rollout's actions, (n, act_dim)."""
         log_probs = [self.policy.log_probs(batch) for batch in rollout.in_order(CHUNK)]
         return torch.cat(log_probs).to(rollout.log_probs.dtype)
 
     def _weight_older(self, rollout: Rollout) -> None:
-        """Clip around the policy before the update, also for decisions of an older one.
+        """Clip around the policy before the update, also for decisions of an older policy.
 
         The advantages are weighted by π_now(a|s) / π_old(a|s), and r(θ) = π(a|s) / π_now(a|s): the decoupled objective
-        of Hilton et al. 2021, https://arxiv.org/abs/2110.00641. Around the older policy, the clipping would stop what
-        the update in between has started.
+        of Hilton et al. 2021, https://arxiv.org/abs/2110.00641. Clipping around the older policy would limit changes
+        that the update in between has made.
         """
         log_probs = self._log_probs(rollout)
         log_weights = log_probs - rollout.log_probs
@@ -480,9 +481,9 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
     @torch.no_grad()
     def _estimate(self, rollout: Rollout) -> None:
-        """Give the rollout values, returns and advantages of every reward signal."""
+        """Set the values and returns of each reward signal, and the combined advantages, in the rollout."""
         critics, ends = self._state_values(rollout)
-        # Sums over long trajectories are made on the processor, in float64.
+        # Sums over long trajectories use float64, on the CPU.
         host, exact = "cpu", torch.float64
         values, following = self.policy.combined(critics).to(host).to(exact), ends.to(host).to(exact).numpy()
         batches = list(rollout.in_order(CHUNK))
@@ -511,7 +512,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         rollout.advantages = combined.to(critics.dtype).to(critics.device)
 
     def _state_values(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the states decided in (n, critics, signals), and of those after the trajectories (…, signals)."""
+        """Return values of the decisions' states (n, critics, signals) and after the trajectories (…, signals)."""
         policy, ends = self.policy, torch.arange(len(rollout.lengths), device=self.device)
         values = [policy.critic_values(batch.inputs(policy.body), batch.memory) for batch in rollout.in_order(CHUNK)]
         following = [
@@ -524,7 +525,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         return signal.rewards(batch)
 
     def _value_loss(self, batch: Batch, error: torch.Tensor, log: dict[str, list[Any]]) -> torch.Tensor:
-        """From the squared errors (m, critics, signals)."""
+        """Return the value loss from the squared errors (m, critics, signals)."""
         loss = batch.mean(error)
         log["value_loss"].append(loss.detach())
         return loss
@@ -551,9 +552,9 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         progress_bar: bool = False,
         workers: LearningWorkers | None = None,
     ) -> SelfPPO:
-        """Learn for `total_timesteps` decisions, all agents together; see `BaseAlgorithm.learn`.
+        """Learn for `total_timesteps` decisions of all agents together; see `BaseAlgorithm.learn`.
 
-        :param workers: Processes in which agents act, with players of their own: `Workers` or `RayWorkers`. None for
+        :param workers: Processes in which agents act, each with its own players: `Workers` or `RayWorkers`. None for
             the players of the environment.
         :raises UnityGymError: If workers cannot launch the players of the environment.
         """
@@ -573,5 +574,5 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
 
 def _approximate_kl(log_ratio: torch.Tensor) -> torch.Tensor:
-    """KL(π_old ‖ π) from samples of log r, whose estimate is never negative: http://joschu.net/blog/kl-approx.html."""
+    """Return KL(π_old ‖ π) from samples of log r, never negative: http://joschu.net/blog/kl-approx.html."""
     return (log_ratio.exp() - 1 - log_ratio).mean()

@@ -1,4 +1,4 @@
-"""Soft actor-critic on Unity's terms."""
+"""Soft actor-critic with the hyperparameter semantics of Unity's trainer."""
 
 from __future__ import annotations
 
@@ -33,39 +33,41 @@ from unity_gym.specs import Array
 
 SelfSAC = TypeVar("SelfSAC", bound="SAC")
 
-_DISCRETE_TARGET = 0.2  # part of the largest entropy that a branch is to keep
+_DISCRETE_TARGET = 0.2  # target entropy of a branch, as a fraction of its maximum entropy
 
 
 class SAC(UnityAlgorithm, OffPolicyAlgorithm):
-    """Soft Actor-Critic for numbers, choices and both, with the meanings that Unity's trainer gives the numbers.
+    """Soft Actor-Critic for continuous, discrete and hybrid actions.
 
-    Papers: https://arxiv.org/abs/1812.05905, for choices https://arxiv.org/abs/1910.07207. It learns on any SB3
-    `VecEnv`; on a `UnityVecEnv` (not wrapped) every agent is waited for by itself. A step is one decision of one agent.
+    Hyperparameters have the semantics of Unity's trainer. Papers: https://arxiv.org/abs/1812.05905, for discrete actions https://arxiv.org/abs/1910.07207.
 
-    The action a = (u, a₁ … a_B) has numbers u and choices a_b, of which each has an entropy coefficient α of its own:
+    SAC learns on any SB3 `VecEnv`; on an unwrapped `UnityVecEnv`, each agent acts as soon as it requests a decision.
+    A timestep is one decision of one agent.
+
+    The action a = (u, a₁ … a_B) has continuous actions u and discrete actions a_b. The former have one entropy
+    coefficient α_u, each of the latter has its own α_b:
 
         Q(s, a) = mean over b of Q_b(s, u, a_b)
         V(s)    = mean over b of Σ π_b (min(Q₁_b, Q₂_b) − α_b log π_b) − α_u log π(u | s),   u ~ π(· | s)
         y       = r + γ (1 − terminated) V'(s')                                   with the target critics
         J(Q)    = ½ (Q − y)²,    J(π) = −V(s),    J(α) = −log α · (log π + target entropy)
 
-    Without choices that is the SAC of the paper, and without numbers that for choices. The target entropy is −dim(u)
-    for the numbers, and 0.2 times the logarithm of the number of allowed choices for each branch. Each reward signal
-    has a Q, discount and V of its own; the policy follows their mean.
+    With continuous actions alone this is the SAC of the first paper, with discrete actions alone that of the second.
+    The target entropy is −dim(u) for the continuous actions. For each branch it is 0.2 times the logarithm of the
+    number of allowed actions. Each reward signal has its own Q, discount and V; the policy maximizes their mean.
 
     :param policy: "UnitySACPolicy", or a network of Stable-Baselines3: "MlpPolicy", "CnnPolicy", "MultiInputPolicy".
-    :param env: the environment
-    :param learning_rate: a number, or a function of the remaining progress (1 → 0)
+    :param env: Environment to learn on.
+    :param learning_rate: Learning rate, a number or a function of the remaining progress (1 → 0).
     :param buffer_size: Decisions in the replay buffer.
-    :param batch_size: decisions a gradient step
-    :param tau: τ, how far the target critics move to the critics at each update
-    :param steps_per_update: Decisions for each gradient step (default: 1).
-    :param reward_signal_steps_per_update: decisions for each update of the reward signals; by default as
-        `steps_per_update`
+    :param batch_size: Decisions per gradient step.
+    :param tau: τ, the fraction by which each update moves the target critics towards the critics.
+    :param steps_per_update: Decisions per gradient step (default: 1).
+    :param reward_signal_steps_per_update: Decisions per update of the reward signals (default: `steps_per_update`).
     :param buffer_init_steps: Decisions before the first gradient step (default: 0), at least `batch_size`.
     :param init_entcoef: Initial value of the entropy coefficients (default: 1.0).
-    :param reward_signals: what to reward, each with its discount; by default `Extrinsic()`
-    :param learning_starts: The same as `buffer_init_steps`.
+    :param reward_signals: Reward signals, each with its discount (default: `Extrinsic()`).
+    :param learning_starts: Alias of `buffer_init_steps`.
     :param train_freq: Steps of each environment between gradient steps, instead of `steps_per_update`.
     :param gradient_steps: Gradient steps every `train_freq` steps (default: 1); -1 for one per decision.
     :param gamma: Discount of the only reward `Extrinsic`, instead of `reward_signals`.
@@ -81,21 +83,21 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     :param use_sde: False.
     :param sde_sample_freq: -1.
     :param use_sde_at_warmup: False.
-    :param demonstrations: what an expert did, to imitate it after each gradient step: a `.demo` file, a folder of them
-        or a loaded demonstration, or a `BehavioralCloning` that says how
-    :param learning_rate_schedule: "linear" (to 1e-10 at the end) or "constant", for a number
+    :param demonstrations: Demonstrations to imitate after each gradient step: a `.demo` file, a folder of them or a
+        loaded demonstration; or a `BehavioralCloning` with its options.
+    :param learning_rate_schedule: "linear" (to 1e-10 at the end) or "constant", for a number.
     :param threaded: Run updates in a background thread while agents keep acting with the previous policy. The ratio of
         updates to timesteps stays. Seeded runs are not reproducible.
-    :param stats_window_size: episodes over which the logged return is averaged
-    :param tensorboard_log: folder for TensorBoard; None for none
-    :param policy_kwargs: of `UnitySACPolicy`, such as `hidden_units` and `normalize`
-    :param verbose: 0 nothing, 1 progress, 2 debugging
-    :param seed: of NumPy, torch and the environment
-    :param device: "cpu", "cuda", or "auto"
-    :raises InvalidValueError: a schedule that does not exist
-    :raises UnityGymError: a number that makes no sense, two signals of one name, sequences longer than a minibatch, or
-        an environment in `VecNormalize`
-    :raises DemonstrationError: no such demonstration, or one of another behavior
+    :param stats_window_size: Episodes over which the logged return is averaged.
+    :param tensorboard_log: Folder for TensorBoard; None for no log.
+    :param policy_kwargs: Parameters of `UnitySACPolicy`, such as `hidden_units` and `normalize`.
+    :param verbose: Output: 0 for none, 1 for progress, 2 for debugging.
+    :param seed: Seed of NumPy, torch and the environment.
+    :param device: "cpu", "cuda" or "auto".
+    :raises InvalidValueError: If the schedule does not exist, or `target_entropy` is a string other than "auto".
+    :raises UnityGymError: If a hyperparameter is out of range, two signals have the same name, sequences are longer
+        than a minibatch, or the environment is wrapped in `VecNormalize`.
+    :raises DemonstrationError: If a demonstration does not exist or is incompatible with the behavior spec.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = POLICY_ALIASES
@@ -223,13 +225,13 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             )
         self.columns = None if self.env is None else self._columns_of(self.env)
         self._owed = self._signals_owed = 0.0  # updates that are due
-        self._unseen: list[list[Array]] = []  # observations that no statistics have seen yet
-        self._unsent: list[Trajectories] = []  # what the replicas do not have yet
+        self._unseen: list[list[Array]] = []  # observations that no statistics contain yet
+        self._unsent: list[Trajectories] = []  # trajectories that the replicas have not received yet
         if _init_setup_model:
             self._setup_model()
 
     def _setup_model(self) -> None:
-        """Build schedule, policy, reward signals and replay buffer. It replaces SB3's, whose buffer it does not use."""
+        """Build schedule, policy, reward signals and replay buffer; replace SB3's method, whose buffer is not used."""
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
         self.policy = self.policy_class(  # type: ignore[assignment]
@@ -261,21 +263,21 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._strength = torch.tensor([signal.strength for signal in signals], device=device)
         self._ends = torch.tensor([float(not signal.non_episodic) for signal in signals], device=device)
         branches = torch.tensor(self.columns.spec.action_spec.discrete_branches, dtype=torch.int64, device=device)
-        self._first_choice = branches.cumsum(0) - branches  # of each branch, among those of all
-        self._branch = torch.repeat_interleave(branches)  # of each choice
+        self._first_choice = branches.cumsum(0) - branches  # index of each branch's first action among all branches'
+        self._branch = torch.repeat_interleave(branches)  # branch of each discrete action
         self.replay_buffer = ReplayBuffer(self.buffer_size, length, self.policy.memory_size)
         self.collection = Collection("finished", length)
         self._unseen = []
 
     def count(self, decisions: int) -> None:
-        """Count decisions of the agents as timesteps, and the updates that are due for them."""
+        """Count decisions of the agents as timesteps, and add up the updates that they make due."""
         super().count(decisions)
         if self._has_enough_experience:
             self._owed += decisions / self.steps_per_update
             self._signals_owed += decisions / self.reward_signal_steps_per_update
 
     def add(self, trajectories: Trajectories) -> None:
-        """Store trajectories in the replay buffer, after a running update."""
+        """Store trajectories in the replay buffer, after a running update has finished."""
         self.finish_update()
         self.replay_buffer.add(trajectories)
         decisions = trajectories.decisions
@@ -284,7 +286,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             self._unsent.append(trajectories)
 
     def replica_state(self) -> dict[str, Any]:
-        """See `UnityAlgorithm`."""
+        """Return the state that replicas need; see `UnityAlgorithm.replica_state`."""
         unsent, self._unsent = self._unsent, []
         return super().replica_state() | {
             "_owed": self._owed,
@@ -294,29 +296,29 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         }
 
     def train_as_replica(self, state: dict[str, Any]) -> None:
-        """See `UnityAlgorithm`."""
+        """Train as a replica; see `UnityAlgorithm.train_as_replica`."""
         for trajectories in state.pop("_unsent"):
             self.replay_buffer.add(trajectories)
         super().train_as_replica(state)
 
     @property
     def has_experience(self) -> bool:
-        """Whether something was taken over that no update has seen."""
+        """Whether there is experience that no update has used yet."""
         return bool(self._unseen)
 
     def store_outcomes(self, table: AgentTableLike) -> None:
-        """Store the outcomes of the decisions, and what is finished in the replay buffer."""
+        """Store the outcomes of the decisions, and finished trajectories in the replay buffer."""
         super().store_outcomes(table)
         self._take_collected()
 
     @property
     def missing(self) -> int:
-        """Number of decisions to be collected until an update may be due: they are added as soon as they are known."""
+        """Number of decisions to be collected until an update may be due, always 1."""
         return 1
 
     @property
     def decisions_at_once(self) -> int:
-        """Number of decisions that samplers together collect at a time."""
+        """Number of decisions that all samplers together collect at a time."""
         return 1
 
     @property
@@ -326,18 +328,20 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
 
     @property
     def _has_enough_experience(self) -> bool:
-        """Whether the replay buffer has what the first update needs. One that was not saved with its model has not."""
+        """Whether the replay buffer has the decisions that the first update needs."""
         return self.replay_buffer.seen >= self._needed
 
     @property
     def is_update_due(self) -> bool:
-        """Whether enough was seen for an update."""
+        """Whether an update is due."""
         return self._has_enough_experience and (self._owed >= 1 or self._signals_owed >= 1)
 
     def collect_rollouts(self, callback: BaseCallback, log_interval: int | None = None) -> bool:  # type: ignore[override]
-        """Let the agents act until an update is due. It replaces SB3's, which takes all agents to act at once.
+        """Let the agents act until an update is due; replace SB3's method, in which all agents act at once.
 
-        :return: False where the callback ended the training
+        :param callback: Callback of the training.
+        :param log_interval: Episodes between two log entries; None for no log.
+        :return: False if the callback stopped the training, else True.
         """
         callback.on_rollout_start()
         goes_on = True
@@ -353,7 +357,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         return goes_on
 
     def train(self) -> None:  # type: ignore[override]
-        """Make the updates that are due, each from a minibatch of its own; with `threaded`, start to."""
+        """Make the updates that are due, each from its own minibatch; with `threaded`, start to."""
         self.finish_update()
         if not self._has_enough_experience:
             return
@@ -366,7 +370,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._start_update(partial(self._make_updates, due, signals_due, unseen, self.num_timesteps))
 
     def _make_updates(self, due: int, signals_due: int, unseen: list[list[Array]], steps: int) -> None:
-        """Make updates; it may run in a thread, and leaves in `_means` what to log.
+        """Make updates, possibly in a thread, and store logger values in `_means`.
 
         :param due: Number of updates of the policy.
         :param signals_due: Number of updates of the reward signals.
@@ -374,7 +378,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         :param steps: Timesteps of the training.
         """
         policy = self.policy
-        if not policy.training:  # as `predict` leaves it
+        if not policy.training:  # after `predict`
             policy.set_training_mode(True)
         self._update_normalization(unseen)
         self._gamma = torch.tensor([signal.gamma for signal in self._signals()], device=self.device)
@@ -399,7 +403,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._record(self._means)
 
     def _update_normalization(self, unseen: list[list[Array]]) -> None:
-        """Add observations, one list of arrays per hand-over, to the running statistics."""
+        """Add observations, one list of arrays per call of `add`, to the running statistics."""
         if unseen:
             columns = self.policy.tensors([np.concatenate(parts) for parts in zip(*unseen, strict=True)])
             self.policy.body.update_normalization(columns)
@@ -407,9 +411,9 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                 signal.update_normalization(columns)
 
     def _update(self, minibatch: ReplayBatch) -> dict[str, torch.Tensor]:
-        """One gradient step: the equations of the class, all with the weights as they were.
+        """Make one gradient step by the equations of the class, all with the weights before the step.
 
-        :return: what to log, vectors by name
+        :return: Logger values, vectors by name.
         """
         part = self.share.part(minibatch.sequences)
         batch = minibatch if part is None else minibatch.part(part)
@@ -482,7 +486,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         return noise[rows].to(self.device)
 
     def _following_states(self, batch: ReplayBatch, memory: torch.Tensor | None) -> torch.Tensor:
-        """Return the next observations, as the target critics read them."""
+        """Return the features of the next states in the target critics."""
         observe = self.policy.critic_target.observe
         if memory is None:
             return observe(batch.next_inputs)[0]
@@ -494,9 +498,12 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     def _soft_value(
         self, q: torch.Tensor, actions: SquashedActions, log_prob: torch.Tensor | None, alpha: torch.Tensor
     ) -> torch.Tensor:
-        """V (m, signals).
+        """Return V (m, signals).
 
-        :param q: (2, m, signals, choices or 1), of the numbers whose density has the logarithm `log_prob` (m, 1)
+        :param q: Q-values (2, m, signals, discrete actions or 1) at sampled continuous actions.
+        :param actions: Action distribution.
+        :param log_prob: Log-density of the sampled continuous actions (m, 1), if any.
+        :param alpha: Entropy coefficients.
         """
         value = q.amin(0)
         if actions.log_probs is not None:
@@ -529,7 +536,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         return joined(log_probs), joined(targets)
 
     def _record(self, means: dict[str, Any]) -> None:
-        """Tell the logger what updates returned."""
+        """Log the mean values of the updates."""
         told = {name: value for name, value in means.items() if isinstance(value, float)}
         if "q_loss" in means:
             told["q1_loss"], told["q2_loss"] = means["q_loss"]
@@ -560,9 +567,9 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         progress_bar: bool = False,
         workers: LearningWorkers | None = None,
     ) -> SelfSAC:
-        """Learn for `total_timesteps` decisions, all agents together; see `OffPolicyAlgorithm.learn`.
+        """Learn for `total_timesteps` decisions of all agents together; see `OffPolicyAlgorithm.learn`.
 
-        :param workers: Processes in which agents act, with players of their own: `Workers` or `RayWorkers`. None for
+        :param workers: Processes in which agents act, each with its own players: `Workers` or `RayWorkers`. None for
             the players of the environment.
         :raises UnityGymError: If workers cannot launch the players of the environment.
         """
@@ -586,9 +593,9 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         return self
 
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
-        """Write what is remembered as an `.npz` file.
+        """Write the replay buffer as an `.npz` file.
 
-        :param path: of the file, or an open one
+        :param path: Path of the file, or an open file.
         """
         if isinstance(path, (str, os.PathLike)):
             with open(path, "wb") as file:
@@ -601,9 +608,11 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         path: str | pathlib.Path | io.BufferedIOBase,
         truncate_last_traj: bool = True,  # noqa: ARG002 (sequences always end where the file does)
     ) -> None:
-        """Remember what `save_replay_buffer` wrote, the newest of it where there is not room for all.
+        """Load the file of `save_replay_buffer`, or its newest decisions if it exceeds `buffer_size`.
 
-        :raises UnityGymError: the file cannot be read, or is of another behavior
+        :param path: Path of the file, or an open file.
+        :param truncate_last_traj: Parameter of SB3's method, without effect.
+        :raises UnityGymError: If the file cannot be read, or is incompatible with the behavior spec.
         """
         buffer = ReplayBuffer(self.buffer_size, self.replay_buffer.sequence_length, self.policy.memory_size)
         try:
@@ -612,7 +621,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                     shapes = buffer.load(file)
             else:
                 shapes = buffer.load(path)  # type: ignore[arg-type]
-        except Exception as error:  # whatever NumPy raises for a file that is something else; it executes nothing
+        except Exception as error:  # NumPy raises various errors for other files; loading executes no code
             raise UnityGymError(f"{path} cannot be used as a replay buffer: {error}") from error
         spec = self.policy.columns.spec
         columns = spec.action_spec.continuous_size + spec.action_spec.discrete_size
