@@ -30,18 +30,18 @@ Tensors = list[torch.Tensor]
 
 
 class AgentPolicy(BasePolicy):
-    """An actor over the sensors of a behavior: what the policies of all algorithms have in common.
+    """Base class of the policies of all algorithms: an actor over the sensors of a behavior.
 
-    A subclass builds `body` and `head`, and says how to `act` and what the environment gets of it.
+    A subclass builds `body` and `head`, and implements `act` and `environment_actions`.
 
-    :param observation_space: of one agent
-    :param action_space: of one agent
-    :param columns: observations and actions as columns; by default derived from the spaces
+    :param observation_space: Observation space of one agent.
+    :param action_space: Action space of one agent.
+    :param columns: Adapter between the spaces and the arrays of the networks; by default derived from the spaces.
     :param network: Entries of `policy_kwargs`; see `sb3_names.network_settings`.
     :param critic: Name of the critic in `net_arch`.
-    :param optimizer_class: of the optimizers
-    :param optimizer_kwargs: in addition to the learning rate; by default Adam's fused form
-    :param options: of the subclass, which `save` keeps
+    :param optimizer_class: Class of the optimizers.
+    :param optimizer_kwargs: Parameters of the optimizers except the learning rate (default: `fused=True` for Adam).
+    :param options: Parameters of the subclass, which `save` stores.
     """
 
     body: NetworkBody
@@ -49,7 +49,7 @@ class AgentPolicy(BasePolicy):
     action_scaling: str
     memory_size: int
     network_defaults: ClassVar[dict[str, Any]] = {}
-    """Entries of `policy_kwargs` where none are given."""
+    """Default entries of `policy_kwargs`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class AgentPolicy(BasePolicy):
         **options: Any,
     ) -> None:
         if optimizer_kwargs is None and optimizer_class is torch.optim.Adam:
-            optimizer_kwargs = {"fused": True}  # the same steps, sooner
+            optimizer_kwargs = {"fused": True}  # same updates, less overhead
         super().__init__(
             observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs
         )
@@ -91,28 +91,30 @@ class AgentPolicy(BasePolicy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Decide for n agents.
+        """Select the actions of n agents.
 
-        :param observations: one (n, *shape) a sensor
-        :param masks: bool (n, sum of branches), True = allowed; None allows everything
-        :param memory: (n, memory size)
-        :param generator: source of the samples; by default torch's global one
-        :return: actions (n, columns), their log-probabilities (n, columns or 0), memory afterwards
+        :param observations: One tensor (n, *shape) per sensor.
+        :param masks: Allowed discrete actions, bool (n, sum of branches); None allows all.
+        :param memory: Recurrent states (n, memory size).
+        :param deterministic: Whether to take the most likely actions.
+        :param generator: Generator of the samples (default: torch's global one).
+        :return: Actions (n, act_dim), their log-probabilities (n, act_dim or 0), recurrent states afterwards.
         """
         raise NotImplementedError
 
     def environment_actions(self, actions: Array) -> ActionTuple:
-        """Actions (n, columns), as `act` gives them → what the environment gets."""
+        """Return the actions for the environment from actions (n, act_dim) of `act`."""
         raise NotImplementedError
 
     def _bounded(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Raw continuous actions (n, size) → those that the environment gets, in `[-1, 1]`."""
+        """Return the continuous actions for the environment, in `[-1, 1]`, from raw ones (n, size)."""
         raise NotImplementedError
 
     def previous_actions(self, actions: torch.Tensor) -> torch.Tensor | None:
-        """Return actions (n, columns), as `act` gives them, as the recurrent network reads them at the next decision.
+        """Return actions as the input of the recurrent network at the next decision.
 
-        :return: (n, size), see `action_features`; None if the network does not read them.
+        :param actions: Actions (n, act_dim) of `act`.
+        :return: Features (n, size), see `action_features`; None if the network does not use previous actions.
         """
         if not self.body.action_size:
             return None
@@ -121,7 +123,7 @@ class AgentPolicy(BasePolicy):
         return action_features(torch.cat([self._bounded(numbers), choices], 1), spec)
 
     def _with_actions(self, memory: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """Return the recurrent state (n, memory size) after decisions, with their actions (n, columns)."""
+        """Return the recurrent state (n, memory size) after decisions, with their actions (n, act_dim)."""
         features = self.previous_actions(actions)
         if features is None:
             return memory
@@ -135,18 +137,18 @@ class AgentPolicy(BasePolicy):
         return copy.deepcopy(self, apart)
 
     def acting_copy(self) -> Self:
-        """Return a copy that acts as this policy does, with weights of its own; it has no optimizer."""
-        # The critics have a recurrent state, too, which acting carries on.
+        """Return a copy that acts as this policy does, with its own weights and without optimizer."""
+        # The critics have a recurrent state, too, which acting updates.
         return self._copy_without([] if self.settings.memory_size else self._learning_parts())
 
     def actor(self) -> Self:
-        """Return a copy that acts with the recurrent state of the actor alone; it has no critics and no optimizer."""
+        """Return a copy with only the actor's recurrent state, without critics and optimizer."""
         actor = self._copy_without(self._learning_parts())
         actor.memory_size = self.body.state_size
         return actor
 
     def _learning_parts(self) -> list[Any]:
-        """Return what only learning needs."""
+        """Return the parts that only learning needs."""
         raise NotImplementedError
 
     def weights(self) -> dict[str, Array]:
@@ -154,7 +156,7 @@ class AgentPolicy(BasePolicy):
         return {name: part.detach().cpu().numpy().copy() for name, part in self.state_dict().items()}
 
     def load_acting(self, weights: Mapping[str, torch.Tensor | Array]) -> None:
-        """Take over weights, which may have more than this copy has; see `acting_copy`."""
+        """Load weights, and ignore those of parts that this copy does not have; see `acting_copy`."""
         own = {name: weights[name] for name in self.state_dict()}
         self.load_state_dict(
             {name: part if isinstance(part, torch.Tensor) else as_tensor(part) for name, part in own.items()}
@@ -168,12 +170,13 @@ class AgentPolicy(BasePolicy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[ActionTuple, Array]:
-        """Return what the environment gets from n agents, and their memory afterwards.
+        """Return the environment's actions of n agents, and their recurrent states afterwards.
 
-        :param columns: one (n, *shape) a sensor
-        :param masks: bool (n, sum of branches), True = allowed
-        :param memory: float32 (n, memory size)
-        :param deterministic: take the most likely actions
+        :param columns: One array (n, *shape) per sensor.
+        :param masks: Allowed discrete actions, bool (n, sum of branches).
+        :param memory: Recurrent states, float32 (n, memory size).
+        :param deterministic: Whether to take the most likely actions.
+        :param generator: Generator of the samples (default: torch's global one).
         """
         mask = torch.as_tensor(masks, device=self.device) if masks.shape[1] else None
         with torch.no_grad():
@@ -184,11 +187,11 @@ class AgentPolicy(BasePolicy):
 
     @property
     def has_fresh_normalization(self) -> bool:
-        """Whether observations are normalized and no statistics are there yet."""
+        """Whether observations are normalized and there are no statistics yet."""
         return self.body.normalization is not None and self.body.normalization.fresh
 
     def tensors(self, columns: Sequence[Array]) -> Tensors:
-        """Arrays as tensors on the device of this policy."""
+        """Return arrays as tensors on the device of this policy."""
         return [torch.as_tensor(column, device=self.device) for column in columns]
 
     def forward(self, obs: PyTorchObs, deterministic: bool = False) -> Any:
@@ -200,7 +203,7 @@ class AgentPolicy(BasePolicy):
         return torch.zeros((n, self.memory_size), device=self.device)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:
-        """Actions (n, columns), without masks and memory; SB3 requires the method."""
+        """Return actions (n, act_dim), without masks and recurrent state; SB3 requires the method."""
         columns = self._columns(observation)
         return self.act(columns, None, self._start_memory(len(columns[0])), deterministic)[0]
 
@@ -220,14 +223,17 @@ class AgentPolicy(BasePolicy):
         deterministic: bool = False,
         action_masks: np.ndarray | None = None,
     ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
-        """Return the actions for one observation or a batch of n, as the action space forms them.
+        """Return the actions for one observation or a batch of n, in the form of the action space.
 
-        It replaces `BasePolicy.predict`, which knows neither masks nor actions of numbers and choices.
+        The method replaces `BasePolicy.predict`, which supports neither masks nor hybrid actions.
 
-        :param state: the memory, as the last call returned it; None at first and where there is none
-        :param episode_start: bool (n,), where the memory starts again
-        :param action_masks: bool (n, sum of branches), True = allowed
-        :raises UnityGymError: a policy with memory got no state, although an episode goes on
+        :param observation: One observation or a batch, in the form of the observation space.
+        :param state: Recurrent state that the previous call returned; None at first and for policies without one.
+        :param episode_start: Whether the recurrent state starts again, bool (n,).
+        :param deterministic: Whether to take the most likely actions.
+        :param action_masks: Allowed discrete actions, bool (n, sum of branches).
+        :return: Actions, and the recurrent state after them, None for policies without one.
+        :raises UnityGymError: If a recurrent policy gets no state in mid-episode.
         """
         self.set_training_mode(False)
         tensor, is_batch = self.obs_to_tensor(observation)
@@ -246,28 +252,27 @@ class AgentPolicy(BasePolicy):
 
 
 class UnityPolicy(AgentPolicy):
-    """An actor and a critic with one value head a reward signal, as Unity's PPO has them.
+    """Actor and critic of Unity's PPO, with one value head per reward signal.
 
-    Memory, where there is any, is one vector an agent: the actor's, then that of each separate critic.
+    The recurrent state, if any, is one vector per agent: the actor's part, then that of each separate critic.
 
-    :param observation_space: of one agent
-    :param action_space: of one agent
-    :param lr_schedule: learning rate by remaining progress (1 → 0)
-    :param columns: observations and actions as columns; by default derived from the spaces
-    :param value_heads: names of the reward signals
-    :param shared_critic: put the value heads on the actor's body instead of on a body of their own
-    :param second_critic: a second critic, whose estimates are combined with those of the first by "max", "min" or
-        "mean"; None for no second one
-    :param action_scaling: "unity" (the environment gets clip(raw, −3, 3) / 3, stretched to the bounds of the space) or
-        "clip" (the raw numbers, clipped to the bounds, as in SB3)
-    :param log_std_init: first logarithm of the standard deviations of continuous actions
-    :param ortho_init: Initialize layers orthogonally, as Stable-Baselines3 does, instead of as Unity's trainer does;
-        None for the policy's own way.
-    :param optimizer_class: one optimizer over actor and critic
-    :param optimizer_kwargs: in addition to the learning rate; by default Adam's fused form
-    :param network: As in `NetworkSettings`, and Stable-Baselines3's `net_arch` (a list of widths, or those of "pi" and
-        "vf"), `features_extractor_class` and `features_extractor_kwargs`.
-    :raises InvalidValueError: another action scaling, or another way to combine the critics
+    :param observation_space: Observation space of one agent.
+    :param action_space: Action space of one agent.
+    :param lr_schedule: Learning rate as a function of the remaining progress (1 → 0).
+    :param columns: Adapter between the spaces and the arrays of the networks; by default derived from the spaces.
+    :param value_heads: Names of the reward signals.
+    :param shared_critic: Whether the value heads are on the actor's body instead of on a separate body.
+    :param second_critic: Combination of the estimates of two critics, "max", "min" or "mean"; None for one critic.
+    :param action_scaling: "unity" for actions of clip(raw, −3, 3) / 3, scaled to the bounds of the space; "clip" for
+        raw actions clipped to the bounds, as in SB3.
+    :param log_std_init: Initial logarithm of the standard deviations of continuous actions.
+    :param ortho_init: Whether to initialize layers orthogonally, as Stable-Baselines3 does, instead of as Unity's
+        trainer does; None for the default of the policy class.
+    :param optimizer_class: Class of the optimizer, one for actor and critic.
+    :param optimizer_kwargs: Parameters of the optimizer except the learning rate (default: `fused=True` for Adam).
+    :param network: Parameters of `NetworkSettings`, and Stable-Baselines3's `net_arch` (a list of widths, or those of
+        "pi" and "vf"), `features_extractor_class` and `features_extractor_kwargs`.
+    :raises InvalidValueError: If `action_scaling` or `second_critic` has another value.
     :raises UnityGymError: If a second critic is combined with a shared one.
     """
 
@@ -351,9 +356,10 @@ class UnityPolicy(AgentPolicy):
         """Return actions, values and log-probabilities at the start of an episode; see `ActorCriticPolicy.forward`.
 
         :param obs: Observations of n agents as tensors; see `obs_to_tensor`.
-        :param action_masks: bool (n, sum of branches), True = allowed.
-        :return: actions of the policy, in the shape of the action space or, if that is a `Dict`, (n, dimensions);
-            values (n, signals); log-probabilities (n,)
+        :param deterministic: Whether to take the most likely actions.
+        :param action_masks: Allowed discrete actions, bool (n, sum of branches).
+        :return: Actions of the policy, in the shape of the action space or, if that is a `Dict`, (n, act_dim);
+            values (n, signals); log-probabilities (n,).
         """
         distribution = self.get_distribution(obs, action_masks)
         actions = distribution.get_actions(deterministic)
@@ -364,7 +370,9 @@ class UnityPolicy(AgentPolicy):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return values (n, signals), log-probabilities (n,) and entropies (n,); see `forward`.
 
-        :param actions: Actions as `forward` returns them.
+        :param obs: Observations of n agents as tensors.
+        :param actions: Actions that `forward` returned.
+        :param action_masks: Allowed discrete actions, bool (n, sum of branches).
         """
         distribution = self.get_distribution(obs, action_masks)
         log_probs = distribution.log_prob(actions.reshape(len(actions), -1).to(torch.float32))
@@ -385,7 +393,7 @@ class UnityPolicy(AgentPolicy):
         return self.state_values(columns, self._start_memory(len(columns[0])))
 
     def _shaped(self, actions: torch.Tensor) -> torch.Tensor:
-        """Actions (n, dimensions) in shape and type of the action space; those of a `Dict` as they are."""
+        """Return actions (n, act_dim) in shape and dtype of the action space, unchanged for a `Dict`."""
         space = self.action_space
         if isinstance(space, spaces.Dict):
             return actions
@@ -400,12 +408,9 @@ class UnityPolicy(AgentPolicy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Decide for n agents.
+        """Select the actions of n agents; see `AgentPolicy.act`.
 
-        :param observations: one (n, *shape) a sensor
-        :param masks: bool (n, sum of branches), True = allowed; None allows everything
-        :param memory: (n, memory size)
-        :return: raw actions (n, columns), their log-probabilities (n, columns), memory afterwards
+        :return: Raw actions (n, act_dim), their log-probabilities (n, act_dim), recurrent states afterwards.
         """
         parts = self._split(memory)
         features, after = self.body(observations, parts[0])
@@ -418,14 +423,14 @@ class UnityPolicy(AgentPolicy):
         return actions, distribution.log_prob_columns(actions), self._with_actions(memory, actions)
 
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
-        """Values (m, critics, signals) and log-probabilities (m, columns) of decisions, and their distribution."""
+        """Return values (m, critics, signals), log-probabilities (m, act_dim) and distribution of decisions."""
         features, distribution = self._decided(batch)
         previous = self.previous_actions(batch.actions)
         values = self._values(features, batch.inputs(self.body), self._memory_of(batch), batch.length, previous)
         return values, distribution.log_prob_columns(batch.actions), distribution
 
     def log_probs(self, batch: Batch) -> torch.Tensor:
-        """(m, columns): of the batch's decisions."""
+        """Return the log-probabilities (m, act_dim) of the batch's decisions."""
         return self._decided(batch)[1].log_prob_columns(batch.actions)
 
     def _decided(self, batch: Batch) -> tuple[torch.Tensor, ActionDistribution]:
@@ -443,21 +448,21 @@ class UnityPolicy(AgentPolicy):
         return self.distribution.proba_distribution(mean, log_std, logits, masks)
 
     def critic_values(self, observations: Sequence[torch.Tensor], memory: torch.Tensor) -> torch.Tensor:
-        """Return the estimates of each critic: (n, critics, signals).
+        """Return the estimates of each critic (n, critics, signals).
 
-        :param observations: one (n, *shape) per sensor
-        :param memory: (n, memory size)
+        :param observations: One tensor (n, *shape) per sensor.
+        :param memory: Recurrent states (n, memory size).
         """
         parts = self._split(memory)
         features = None if self._critics else self.body(observations, parts[0])[0]
         return self._values(features, observations, parts)
 
     def state_values(self, observations: Tensors, memory: torch.Tensor) -> torch.Tensor:
-        """(n, signals), of one (n, *shape) per sensor and memory (n, memory size)."""
+        """Return values (n, signals) from one (n, *shape) per sensor and recurrent states (n, memory size)."""
         return self.combined(self.critic_values(observations, memory))
 
     def combined(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the joint estimate of the critics: (n, critics, signals) → (n, signals)."""
+        """Return the joint estimate of the critics (n, signals), from (n, critics, signals)."""
         if self.combined_by is None:
             return values[:, 0]
         if self.combined_by == "mean":
@@ -465,7 +470,7 @@ class UnityPolicy(AgentPolicy):
         return values.amax(1) if self.combined_by == "max" else values.amin(1)
 
     def baseline(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the baseline of the advantages: (n, critics, signals) → (n, signals)."""
+        """Return the baseline of the advantages (n, signals), from (n, critics, signals)."""
         return self.combined(values)
 
     def _values(
@@ -476,7 +481,7 @@ class UnityPolicy(AgentPolicy):
         length: int = 1,
         previous: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Of all critics; `features` are the actor's, which a shared critic reads."""
+        """Return the values of all critics; `features` are the actor's, for a shared critic."""
         if self._critics:
             features = self._critics[0](observations, parts[1], length, actions=previous)[0]
         values = [self.value_head(features)]
@@ -487,17 +492,17 @@ class UnityPolicy(AgentPolicy):
 
     @property
     def _critics(self) -> list[NetworkBody]:
-        """The bodies of the separate critics."""
+        """Bodies of the separate critics."""
         return [critic for critic in (self.critic, self.second_critic) if critic is not None]
 
     def _split(self, memory: torch.Tensor) -> list[torch.Tensor | None]:
-        """Return the actor's part of the memory and that of each separate critic."""
+        """Return the actor's part of the recurrent state and that of each separate critic."""
         size = self.body.state_size
         return [*torch.split(memory, size, 1)] if size else [None] * (1 + len(self._critics))
 
     @torch.no_grad()
     def refresh_memory(self, rollout: Rollout) -> None:
-        """Renew a rollout's memory with the present weights; see `Rollout.refresh_memory`."""
+        """Recompute a rollout's recurrent states with the current weights; see `Rollout.refresh_memory`."""
         length = self.settings.sequence_length
 
         def after(batch: Batch) -> torch.Tensor:
@@ -511,7 +516,7 @@ class UnityPolicy(AgentPolicy):
         rollout.refresh_memory(length, after)
 
     def _copy_without(self, parts: Iterable[Any]) -> Self:
-        twin = super()._copy_without([*parts, self.distribution])  # which has tensors of the last decisions
+        twin = super()._copy_without([*parts, self.distribution])  # the distribution has tensors of the last decisions
         twin.distribution = ActionDistribution(self.columns.spec.action_spec)
         return twin
 
@@ -527,7 +532,7 @@ class UnityPolicy(AgentPolicy):
         return torch.where(torch.isfinite(high - low), scaled, clipped)
 
     def environment_actions(self, actions: Array) -> ActionTuple:
-        """Raw actions (n, columns) → what the environment gets."""
+        """Return the actions for the environment from raw actions (n, act_dim)."""
         size = self.columns.spec.action_spec.continuous_size
         raw, low, high = actions[:, :size], self.columns.low, self.columns.high
         if self.action_scaling == "unity":

@@ -39,7 +39,8 @@ _DISCRETE_TARGET = 0.2  # target entropy of a branch, as a fraction of its maxim
 class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     """Soft Actor-Critic for continuous, discrete and hybrid actions.
 
-    Hyperparameters have the semantics of Unity's trainer. Papers: https://arxiv.org/abs/1812.05905, for discrete actions https://arxiv.org/abs/1910.07207.
+    Hyperparameters have the semantics of Unity's trainer. Papers: https://arxiv.org/abs/1812.05905, for discrete
+    actions https://arxiv.org/abs/1910.07207.
 
     SAC learns on any SB3 `VecEnv`; on an unwrapped `UnityVecEnv`, each agent acts as soon as it requests a decision.
     A timestep is one decision of one agent.

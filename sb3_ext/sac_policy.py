@@ -1,4 +1,4 @@
-"""`UnitySACPolicy`: the actor, the critics and the entropy coefficients of SAC, over the sensors of a behavior."""
+"""`UnitySACPolicy`: actor, critics and entropy coefficients of SAC, over the sensors of a behavior."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 
 class UnitySACPolicy(AgentPolicy):
-    """An actor, two critics with targets, and an entropy coefficient for the continuous numbers and for each branch.
+    """Actor, two critics with targets, and entropy coefficients for the continuous actions and for each branch.
 
-    Actions are columns in which the continuous numbers lie in −1…1; the environment gets them stretched to the bounds
-    of its space. Memory, where there is any, is one vector an agent: the actor's, then the critics'.
+    Continuous actions of the policy are in `[-1, 1]`; the environment's are scaled to the bounds of its space. The
+    recurrent state, if any, is one vector per agent: the actor's part, then the critics'.
 
-    :param observation_space: of one agent
-    :param action_space: of one agent
-    :param lr_schedule: learning rate by remaining progress (1 → 0)
-    :param columns: observations and actions as columns; by default derived from the spaces
-    :param value_heads: names of the reward signals
+    :param observation_space: Observation space of one agent.
+    :param action_space: Action space of one agent.
+    :param lr_schedule: Learning rate as a function of the remaining progress (1 → 0).
+    :param columns: Adapter between the spaces and the arrays of the networks; by default derived from the spaces.
+    :param value_heads: Names of the reward signals.
     :param init_entcoef: Initial value of the entropy coefficients, at least 0.
-    :param optimizer_class: one optimizer over actor, critics and entropy coefficients
-    :param optimizer_kwargs: in addition to the learning rate; by default Adam's fused form
-    :param network: As in `UnityPolicy`; the critics in `net_arch` are "qf".
+    :param optimizer_class: Class of the optimizer, one for actor, critics and entropy coefficients.
+    :param optimizer_kwargs: Parameters of the optimizer except the learning rate (default: `fused=True` for Adam).
+    :param network: Parameters as in `UnityPolicy`; the critics in `net_arch` are "qf".
     :raises UnityGymError: If continuous actions have no bounds.
     """
 
@@ -88,7 +88,7 @@ class UnitySACPolicy(AgentPolicy):
         self.critic_target.requires_grad_(False)
         coefficients = action.discrete_size + bool(action.continuous_size)
         self.log_ent_coef = nn.Parameter(torch.full((coefficients,), init_entcoef).log())
-        """Of the continuous numbers, where there are any, then of each branch."""
+        """Logarithms of the entropy coefficients: of the continuous actions, if any, then of each branch."""
         self.memory_size = 2 * self.body.state_size
         self.actor_parameters = [*self.body.parameters(), *self.head.parameters()]
         self._critic_parameters = list(self.critic.parameters())
@@ -104,7 +104,7 @@ class UnitySACPolicy(AgentPolicy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Decide for n agents; see `AgentPolicy.act`. There are no log-probabilities, (n, 0), as SAC keeps none."""
+        """Select the actions of n agents; see `AgentPolicy.act`. The log-probabilities are empty, (n, 0)."""
         mine, others = self.split(memory)
         features, after = self.body(observations, mine)
         if after is not None:
@@ -124,17 +124,14 @@ class UnitySACPolicy(AgentPolicy):
         return [self.critic]
 
     def actions_of(self, batch: ReplayBatch) -> tuple[SquashedActions, SquashedActions]:
-        """Return the distributions of a batch's decisions, and of those that follow them.
-
-        The latter have no gradient.
-        """
+        """Return the distributions of a batch's decisions, and of the next ones, which have no gradient."""
         masks, following_masks = batch.action_masks, batch.next_action_masks
         if self.body.memory is None:
             current = self.body(batch.inputs)[0]
             with torch.no_grad():
                 following = self.body(batch.next_inputs)[0]
         else:
-            # The memory runs through each sequence and on to the state after its last decision.
+            # The LSTM runs through each sequence and the state after its last decision.
             memory, previous = self.split(batch.memory)[0], self.previous_actions(batch.actions)
             states = self.body(batch.state_inputs, memory, batch.length + 1, actions=previous)[0]
             states = states.view(batch.sequences, batch.length + 1, -1)
@@ -148,12 +145,12 @@ class UnitySACPolicy(AgentPolicy):
         return SquashedActions(self.columns.spec.action_spec, mean, log_std, logits, masks)
 
     def move_target(self, tau: float) -> None:
-        """Let the target critics go this part of the way to the critics."""
+        """Move the target critics towards the critics by the fraction `tau`."""
         move = get_ema_multi_avg_fn(1 - tau)  # type: ignore[no-untyped-call]
         move(self._target_parameters, self._critic_parameters, None)
 
     def split(self, memory: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Return the actor's and the critics' part of the memory (n, memory size)."""
+        """Return the actor's and the critics' part of the recurrent state (n, memory size)."""
         size = self.body.state_size
         return (memory[:, :size], memory[:, size:]) if size else (None, None)
 
@@ -161,7 +158,7 @@ class UnitySACPolicy(AgentPolicy):
         return numbers
 
     def environment_actions(self, actions: Array) -> ActionTuple:
-        """AgentTableLike (n, columns) → what the environment gets."""
+        """Return the actions for the environment from actions (n, act_dim) of `act`."""
         size = self.columns.spec.action_spec.continuous_size
         low, high = self.columns.low, self.columns.high
         continuous = low + (actions[:, :size] + 1) * ((high - low) / 2)
