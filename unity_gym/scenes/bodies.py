@@ -1,22 +1,22 @@
-"""Upright bodies that slide, fall and push each other, in the way in which Unity's physics engine (PhysX) moves them.
+"""Upright bodies that slide, fall and push each other, modeled on Unity's physics engine (PhysX).
 
-One tick of a body: gravity, drag (`v ← v (1 - drag · dt)`), ground, contacts, then the move. What PhysX does, and these
-scenes depend on, because their agents gain 2 to 3 m/s in each tick and push things almost all of the time:
+One tick of a body: gravity, drag (`v ← v (1 - drag · dt)`), ground, contacts, then the move. Agents gain 2 to 3 m/s
+per tick and push things almost all of the time, so these scenes depend on the following properties of PhysX:
 
-- Contacts are found where bodies are before the move, and only where less than 2 cm are between them. So a fast body
-  enters what it hits, and is pushed out in the ticks after: 80 % of the depth per tick, and no faster than 10 m/s. That
-  moves bodies but leaves them no velocity.
+- Contacts are found at the positions before the move, and only between surfaces less than 2 cm apart. So a fast body
+  enters an obstacle and is pushed out in later ticks: 80 % of the depth per tick, at most 10 m/s. This moves bodies
+  without changing their velocity.
 - A contact ahead stops an approach just before the surfaces meet. Contacts do not bounce.
-- Boxes rub at two points, each with the whole normal force: the coefficient doubles.
-- A contact turns a body that may turn, such as a block that is pushed off its middle: it pushes at both ends of the
-  edge along which the boxes touch. What lies below such a body rubs it at two points that are far apart, which are
-  opposite corners on the ground.
-- The ground is solved together with the contacts. So it carries a body with another one on top, and holds a block
-  until that is pushed with 1.2 times its weight.
+- Friction between boxes acts at two points, each with the whole normal force: the coefficient doubles.
+- A contact turns a body that may turn, such as a block that is pushed off its middle. It pushes at both ends of the
+  edge along which the boxes touch. Friction from below acts on such a body at two distant points, which are opposite
+  corners on the ground.
+- The ground is solved together with the contacts. So it carries a body with another one on top. A block moves only if
+  it is pushed with at least 1.2 times its weight.
 
-Unity's demonstration of PushBlock shows all of this. Agents fly there as computed to 0.1 mm, lose
-2 · 0.3 · g · dt · (1 - drag · dt) of their speed in a tick on the ground, and 53 of 55 episodes whose start can be
-found end, played again with the recorded actions alone, in the recorded decision.
+Unity's demonstration of PushBlock shows all of these properties. Its agents fly as computed to 0.1 mm and lose
+2 · 0.3 · g · dt · (1 - drag · dt) of their speed per tick on the ground. Of 55 episodes with a known start, 53 end in
+the demonstrated decision if only the demonstrated actions are replayed.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ from unity_gym.specs import Array
 TICK = 0.02  # s
 FRICTION = 0.6  # of Unity's default material
 FRICTION_POINTS = 2
-CONTACT_DISTANCE = 0.02  # m; the contact offsets of two shapes
-DEPENETRATION = 0.8  # share of an overlap that a tick takes back
+CONTACT_DISTANCE = 0.02  # m; sum of the contact offsets of two shapes
+DEPENETRATION = 0.8  # share of an overlap that a tick corrects
 DEPENETRATION_SPEED = 10.0  # m/s
-GROUND = -2e-5  # m; a body at rest is pressed into the ground by about this much, so that rays along it do not hit it
-_ITERATIONS = 6  # as many as Unity's scenes have
-_NEGLIGIBLE = 1e-9  # kg m/s; impulses that change by less have converged
+GROUND = -2e-5  # m; a body at rest is about this deep in the ground, so that rays along the ground do not hit it
+_ITERATIONS = 6  # as in Unity's scenes
+_NEGLIGIBLE = 1e-9  # kg m/s; the solver has converged if impulses change by less
 _ANGULAR_DRAG = 0.05  # 1/s
 _TOP_SPIN = 7.0  # rad/s; Unity's limit
 
 
 class Bodies:
-    """The first things of `shapes` move, the others stand still. Contacts turn only those named in `turning`.
+    """The first things of `shapes` move, the others are static. Contacts turn only those named in `turning`.
 
-    Arrays: `velocity` (3, areas, things; zero for what stands still), `spin` (areas, things; rad/s, clockwise as yaw,
-    zero for what does not turn), `drag` (1/s, areas × bodies), `ground_friction` (2, areas, bodies): the coefficients
-    of the ground, static and dynamic, over both points at which it rubs. Positions are those of the shapes.
+    Arrays: `velocity` (3, areas, things; zero for static things), `spin` (areas, things; rad/s, clockwise as yaw,
+    zero for things that do not turn), `drag` (1/s, areas × bodies), and `ground_friction` (2, areas, bodies). The
+    latter holds the coefficients of the ground, static and dynamic, summed over both points of friction. Positions are
+    those of the shapes.
 
     :param shapes: Boxes without rounding.
     :param masses: Masses of the bodies in kg.
     :param drags: Drags of the bodies in 1/s.
-    :param solids: Names of the things that bodies collide with besides each other; rays may see more than that.
+    :param solids: Names of the things that bodies collide with in addition to each other; rays may hit more things.
     :param gravity: Acceleration in m/s².
     :param floating: Names of bodies that keep their height.
     :param turning: Names of bodies that contacts turn.
@@ -95,12 +96,12 @@ class Bodies:
         self._entered = np.zeros((areas, len(pairs)), bool)
 
     def entered(self, first: str, second: str, *more: str) -> Array:
-        """Whether things touch since the last tick.
+        """Return whether things started to touch in the last tick.
 
-        :param first: The name of one thing.
-        :param second: The name of another one, of a later column.
-        :param more: Names of further ones instead of the second.
-        :return: bool (areas), or (areas, things) if more than one second thing is given.
+        :param first: Name of one thing.
+        :param second: Name of another thing, with a greater index.
+        :param more: Names of further things to test in addition to the second one.
+        :return: Flags, bool (areas), or (areas, things) if more than one second thing is given.
         """
         if more:
             return np.asarray(self._entered[:, self._pairs_of(first, second, *more)])
@@ -108,16 +109,16 @@ class Bodies:
 
     @cache  # noqa: B019  # the few bodies of a process live as long as it
     def _pairs_of(self, first: str, *others: str) -> Array | slice:
-        """Return the columns of `_entered` for one thing and others, as a slice where they are neighbors."""
+        """Return the indices of pairs of one thing and others in `_entered`, as a slice if they are consecutive."""
         columns = np.array([self._columns[first, other] for other in others])
         return slice(columns[0], columns[-1] + 1) if (np.diff(columns) == 1).all() else columns
 
     def entered_by(self, firsts: Sequence[str], second: str) -> Array:
-        """Return a bool array (areas, firsts): which of several things touch another one since the last tick."""
+        """Return which of several things started to touch another one in the last tick, bool (areas, firsts)."""
         return np.asarray(self._entered[:, [self._columns[first, second] for first in firsts]])
 
     def simulate(self) -> None:
-        """One tick."""
+        """Advance all bodies by one tick."""
         shapes = self.shapes
         _simulate(
             shapes.center,
@@ -152,10 +153,10 @@ class _World(NamedTuple):
 
 
 class _Motion(NamedTuple):
-    """How the things of an area move, one row each.
+    """The motion of the things of an area, one row per thing.
 
     `speed` (4: m/s along x, y and z, spin in rad/s), and `weight` (4): 1 / mass along each axis, and 1 / moment of
-    inertia about the vertical one. Zero for what stands still.
+    inertia about the vertical one. Zero for static things.
     """
 
     speed: Array
@@ -163,17 +164,22 @@ class _Motion(NamedTuple):
 
 
 class _Contacts(NamedTuple):
-    """The contacts of an area, one row each.
+    """The contacts of an area, one row per contact.
 
     Impulses act along up to six directions, equal and opposite on both bodies: along the normal at one or both
     ends of an edge (0, 1), and of friction in two directions at one or two points (2 and 3, 4 and 5).
 
-    Arrays: `pair` (int, 2: the bodies), `ends` and `points` (int), `effect` (6, 2, 4: how an impulse of 1 acts on the
-    speeds and the spin of both bodies, except for their weights), `mass` (6: the impulse that changes the speed at
-    which bodies part by 1 m/s), `coupling` (what an impulse of 1 at one end changes that speed by at the other one),
-    `impulse` (6: the sum so far), `rub` (6: the impulses of friction that would stop sliding), and the least speeds, in
-    m/s, at which bodies may part at either end: `moving` (2) for the move of this tick, `lasting` (2) for what stays of
-    it.
+    Arrays:
+
+    - `pair` (int, 2): the bodies
+    - `ends` and `points` (int)
+    - `effect` (6, 2, 4): change of the speeds and the spin of both bodies per impulse, except for their weights
+    - `mass` (6): impulse that changes the speed at which bodies part by 1 m/s
+    - `coupling`: change of that speed per impulse at the other end
+    - `impulse` (6): sum so far
+    - `rub` (6): impulses of friction that would stop sliding
+    - `moving` (2) and `lasting` (2): least speeds in m/s at which bodies may part at either end, in the move of this
+      tick and after it
     """
 
     pair: Array
@@ -189,12 +195,12 @@ class _Contacts(NamedTuple):
 
 
 class _Ground(NamedTuple):
-    """What the ground does to the bodies of an area, one row each.
+    """The effect of the ground on the bodies of an area, one row per body.
 
-    Arrays: `moving` and `lasting`, as of contacts (-inf where the ground is out of reach), `stop` (the speed of the
-    fall that it has stopped, m/s), `points` (int), `lever` (2: what a unit of spin moves the first point by, x and z;
-    the second one moves the other way), `impulse` (2 points, 2: of friction), and `friction` (2: static and dynamic, of
-    each point).
+    Arrays: `moving` and `lasting`, as of contacts (-inf where the ground is out of reach), `stop` (speed of the stopped
+    fall, m/s), `points` (int), `lever` (2: motion of the first point per unit of spin, x and z; the second point moves
+    in the opposite direction), `impulse` (2 points, 2: of friction), and `friction` (2: static and dynamic, of each
+    point).
     """
 
     moving: Array
@@ -290,7 +296,7 @@ def _simulate_areas(
 
 @inner_kernel
 def _fall(world: _World, motion: _Motion, area: int, gravity: float) -> None:
-    """Note how bodies move after gravity and drag, and how much they weigh."""
+    """Write the speeds of the bodies after gravity and drag, and their inverse masses."""
     for body in range(world.drag.shape[1]):
         for axis in range(3):
             fall = gravity * TICK if axis == 1 and world.weight[1, body] > 0 else 0.0
@@ -304,7 +310,7 @@ def _fall(world: _World, motion: _Motion, area: int, gravity: float) -> None:
 
 @inner_kernel
 def _find_ground(world: _World, ground: _Ground, area: int) -> None:
-    """Find which bodies the ground carries, and where it rubs them."""
+    """Find the bodies that the ground carries, and the points at which its friction acts."""
     ground.stop[:] = 0
     ground.impulse[:] = 0
     for body in range(len(ground.stop)):
@@ -325,7 +331,7 @@ def _find_ground(world: _World, ground: _Ground, area: int) -> None:
 def _least_speeds(gap: float) -> tuple[float, float]:
     """Return the least speeds (m/s) at which things with a gap (m) may part.
 
-    The first is for the move of a tick, the second what stays of it.
+    The first is for the move of a tick, the second is the speed after it.
     """
     lasting = -max(gap, 0.0) / TICK
     return lasting if gap > 0 else min(gap * (-DEPENETRATION / TICK), DEPENETRATION_SPEED), lasting
@@ -333,7 +339,7 @@ def _least_speeds(gap: float) -> tuple[float, float]:
 
 @inner_kernel
 def _stand(motion: _Motion, ground: _Ground, least: Array) -> None:
-    """Let the ground stop falls, and slow what slides and turns on it."""
+    """Stop falls at the ground, and apply its friction to sliding and turning bodies."""
     speed = motion.speed
     for body in range(len(least)):
         weight, turn_weight = motion.weight[body, 0], motion.weight[body, 3]
@@ -342,7 +348,7 @@ def _stand(motion: _Motion, ground: _Ground, least: Array) -> None:
             continue
         stop = ground.stop[body] = max(before + least[body] - speed[body, 1], 0.0)
         speed[body, 1] += stop - before
-        # All points at once, each with its share of the mass: what slides straight on is not turned.
+        # All points at once, each with its share of the mass, so that straight sliding causes no rotation.
         points = ground.points[body]
         speed_x, speed_z, spin = speed[body, 0], speed[body, 2], speed[body, 3]
         for point in range(points):
@@ -371,16 +377,16 @@ def _find(
     touching: Array,
     entered: Array,
 ) -> int:
-    """Find the contacts of an area, and note which pairs touch since this tick.
+    """Find the contacts of an area, and mark the pairs that touch since this tick.
 
-    :return: The number of contacts.
+    :return: Number of contacts.
     """
     center, half, yaw = world.center, world.half, world.yaw
     count = 0
     for pair in range(len(pairs)):
         i, j = pairs[pair, 0], pairs[pair, 1]
         touches = False
-        # Only things whose bounds come near need the exact test; with a yaw they are as wide as they can be.
+        # Only things with near bounds need the exact test; bounds of turned things are the widest possible.
         wide = CONTACT_DISTANCE
         wide += half[2, area, i] + half[0, area, i] if yaw[area, i] != 0 else 0.0
         wide += half[2, area, j] + half[0, area, j] if yaw[area, j] != 0 else 0.0
@@ -401,7 +407,7 @@ def _find(
 
 @inner_kernel
 def _bounds_are_near(first: Box, second: Box) -> bool:
-    """Whether the boxes around two boxes, along the axes of the area, nearly touch."""
+    """Return whether the bounds of two boxes, along the axes of the area, nearly touch."""
     reach_x = abs(first.cos) * first.half_x + abs(first.sin) * first.half_z
     reach_x += abs(second.cos) * second.half_x + abs(second.sin) * second.half_z
     reach_z = abs(first.sin) * first.half_x + abs(first.cos) * first.half_z
@@ -428,7 +434,7 @@ def _add_contact(
     normal_x, normal_y, normal_z = normal
     turns = motion.weight[i, 3] + motion.weight[j, 3] > 0
     gaps = (gap, inf)
-    if normal_y != 0:  # one body lies on the other: friction acts in the plane
+    if normal_y != 0:  # one body is on the other: friction acts in the plane
         (x, z), (other_x, other_z) = _anchors(first, second)
         _direct(contacts, k, 0, 0.0, normal_y, 0.0, 0.0, 0.0, first, second)
         if turns:
@@ -462,7 +468,7 @@ def _add_contact(
         for part in range(4):
             yields += contacts.effect[k, row, 0, part] ** 2 * motion.weight[i, part]
             yields += contacts.effect[k, row, 1, part] ** 2 * motion.weight[j, part]
-        # Two things of which neither can move in a direction exert no force in it.
+        # Two things that both cannot move in a direction exert no force in it.
         contacts.mass[k, row] = 1 / yields if yields > 0 else 0.0
 
 
@@ -479,7 +485,7 @@ def _direct(
     first: Box,
     second: Box,
 ) -> None:
-    """Let impulses of a row act along (x, y, z), at a place that is given from the center of the first body."""
+    """Set the direction (x, y, z) of a row's impulses, and their point, relative to the center of the first body."""
     effect = contacts.effect
     effect[k, row, 1, 0], effect[k, row, 1, 1], effect[k, row, 1, 2] = x, y, z
     effect[k, row, 0, 0], effect[k, row, 0, 1], effect[k, row, 0, 2] = -x, -y, -z
@@ -490,7 +496,7 @@ def _direct(
 
 @inner_kernel
 def _anchors(first: Box, second: Box) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Two points far apart at which a body rubs on one below or above it, x and z from the center of the first one.
+    """Return two distant points of friction on a body from one below or above it, x and z from the first one's center.
 
     They are opposite corners of the first body, moved into the second one.
     """
@@ -509,7 +515,7 @@ def _anchors(first: Box, second: Box) -> tuple[tuple[float, float], tuple[float,
 def _corner_within(first: Box, second: Box, right: float, ahead: float) -> tuple[float, float]:
     """Return a point along the axes of the first body, moved into the second one.
 
-    Given are x and z from the center of the first one.
+    The result is x and z from the center of the first one.
     """
     x = first.cos * right + first.sin * ahead + first.x - second.x
     z = first.cos * ahead - first.sin * right + first.z - second.z
@@ -523,11 +529,11 @@ def _corner_within(first: Box, second: Box, right: float, ahead: float) -> tuple
 
 @inner_kernel
 def _solve(motion: _Motion, contacts: _Contacts, count: int, least: Array) -> float:
-    """Change speeds by impulses until bodies part at the least speeds (contacts, 2), and by friction.
+    """Apply impulses until bodies part at least at the least speeds (contacts, 2), and apply friction.
 
     Contacts are solved one after the other (projected Gauss-Seidel).
 
-    :return: The largest change of an impulse, in kg m/s.
+    :return: Largest change of an impulse in kg m/s.
     """
     impulse, mass, rub = contacts.impulse, contacts.mass, contacts.rub
     change = 0.0
@@ -559,10 +565,12 @@ def _solve(motion: _Motion, contacts: _Contacts, count: int, least: Array) -> fl
 def _both_ends(first: float, second: float, by_second: float, by_first: float) -> tuple[float, float]:
     """Return the impulses at both ends of an edge.
 
-    None is negative, and no end parts more slowly than it must.
+    None is negative, and neither end parts more slowly than it must.
 
-    :param first: The impulse that the first end needs if there is none at the second one; also `second`.
-    :param by_second: How much less the first end needs for an impulse of 1 at the second one; also `by_first`.
+    :param first: Impulse that the first end needs if there is none at the second one.
+    :param second: Impulse that the second end needs if there is none at the first one.
+    :param by_second: Reduction of the first end's impulse per impulse at the second one.
+    :param by_first: Reduction of the second end's impulse per impulse at the first one.
     """
     left = 1 - by_second * by_first
     if left > 1e-9:
@@ -576,7 +584,7 @@ def _both_ends(first: float, second: float, by_second: float, by_first: float) -
 
 @inner_kernel
 def _parting(motion: _Motion, contacts: _Contacts, k: int, row: int) -> float:
-    """Return the speed at which the bodies of a contact part in one of its directions, where the impulse acts."""
+    """Return the speed at which the bodies of a contact part, in one of its directions and at the impulse's point."""
     speed = 0.0
     for end in range(2):
         for part in range(4):
@@ -586,7 +594,7 @@ def _parting(motion: _Motion, contacts: _Contacts, k: int, row: int) -> float:
 
 @inner_kernel
 def _push(motion: _Motion, contacts: _Contacts, k: int, row: int, impulse: float) -> float:
-    """Change the impulse of a contact in one of its directions; return by how much, in kg m/s."""
+    """Change the impulse of a contact in one of its directions and return the change in kg m/s."""
     change = impulse - contacts.impulse[k, row]
     contacts.impulse[k, row] = impulse
     for end in range(2):

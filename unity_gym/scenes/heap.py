@@ -1,10 +1,10 @@
-"""Heaps of light boxes that stand until an agent hits them, and that it plows through.
+"""Heaps of light boxes that are at rest until an agent hits them and drives through them.
 
-The boxes never turn. Towards each other they are rounded, so much that one slides off another as soon as its center is
-no longer above it; that stands for tipping over. As in `bodies.py`, contacts are found where things are before they
-move, and a fast agent enters what it hits. Because a box may have many contacts, they are solved all at once, each with
-its share of the masses (Tonge et al. 2012, "Mass Splitting for Jitter-Free Parallel Rigid Body Simulation"). A heap
-sleeps unless an agent touches it or has just done so.
+The boxes never turn. Towards each other they are rounded so much that one slides off another as soon as its center is
+no longer above it; this replaces tipping over. As in `bodies.py`, contacts are found at the positions before the move,
+and a fast agent enters obstacles. Because a box may have many contacts, they are solved all at once, each with its
+share of the masses (Tonge et al. 2012, "Mass Splitting for Jitter-Free Parallel Rigid Body Simulation"). A heap is
+simulated only while an agent touches it and shortly after that.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from unity_gym.scenes.shapes import Shapes, box, separation
 from unity_gym.specs import Array
 
 _ITERATIONS = 4
-_CORE = 0.5  # m between the centers of two boxes, along an axis, up to which their surfaces are flat to each other
-_AWAKE = 75  # ticks that a heap moves after the last touch
+_CORE = 0.5  # m between the centers of two boxes along an axis, up to which their facing surfaces are flat
+_AWAKE = 75  # ticks for which a heap is simulated after the last touch
 
 
 class Heap:
-    """Some neighboring columns of `shapes`, on ground at height 0, and the agent of each area that pushes them.
+    """Consecutive boxes of `shapes`, on ground at height 0, and the agent of each area that pushes them.
 
     Arrays: `velocity` (3, areas, boxes), `touched` (bool, areas × boxes: the agent touches it since the last tick).
-    A heap is there where its first box is visible.
+    A heap exists where its first box is visible.
 
     :param shapes: Boxes without rounding; those of the heap have yaw 0.
-    :param boxes: Columns of the heap.
+    :param boxes: Indices of the heap's boxes.
     :param mass: Mass of each box in kg.
-    :param agent: Column of the thing that pushes, whose height the heap does not change.
+    :param agent: Index of the thing that pushes, whose height the heap does not change.
     :param agent_mass: Mass of that thing in kg.
-    :param solids: Columns of things with yaw 0 that stand in the way.
+    :param solids: Indices of static things with yaw 0 that block boxes.
     :param gravity: Acceleration in m/s².
     """
 
@@ -66,14 +66,15 @@ class Heap:
         self.touched = np.zeros((areas, count), bool)
 
     def rest(self, rows: Array) -> None:
-        """Let the heaps of some areas stand still where they are."""
+        """Stop the heaps of some areas at their current positions."""
         self._awake[rows] = 0
         self.velocity[:, rows] = 0
 
     def simulate(self, pushing: Array) -> None:
-        """One tick.
+        """Advance all heaps by one tick.
 
-        :param pushing: Velocities of all things of `shapes`, (3, areas, things); those of agents that push are changed.
+        :param pushing: Velocities of all things of `shapes` in m/s, (3, areas, things); those of pushing agents are
+            changed.
         """
         shapes = self._shapes
         _simulate(
@@ -94,10 +95,10 @@ class Heap:
 
 
 class _Contacts(NamedTuple):
-    """The contacts of an area, one row each.
+    """The contacts of an area, one row per contact.
 
-    `pair` (2), `gap` (m), `normal` (3, from the first to the second), and `mass` and `impulse` along it. In a
-    pair, the agent comes after the boxes, and then all that stands still.
+    `pair` (2), `gap` (m), `normal` (3, from the first to the second), and `mass` and `impulse` along it. In `pair`, the
+    index of the agent follows those of the boxes, and one index for all static things is the last.
     """
 
     pair: Array
@@ -108,7 +109,7 @@ class _Contacts(NamedTuple):
 
 
 class _Things(NamedTuple):
-    """The boxes of an area, its agent, and all that stands still, one row each.
+    """The boxes of an area, its agent, and all static things together, one row per thing.
 
     `velocity` and `change` of it (3), `weight` (3, 1 / mass along each axis), and `contacts` (their number, at
     least 1).
@@ -185,9 +186,9 @@ def _add(contacts: _Contacts, k: int, first: int, second: int, gap: float, norma
 def _find_agent(
     contacts: _Contacts, center: Array, half: Array, yaw: Array, area: int, start: int, agent: int, touched: Array
 ) -> int:
-    """Contacts of the agent with boxes.
+    """Find the contacts of the agent with boxes.
 
-    :return: The number of contacts.
+    :return: Number of contacts.
     """
     count, boxes = 0, len(touched)
     who = box(center, half, yaw, area, agent)
@@ -205,10 +206,10 @@ def _find_agent(
 
 @inner_kernel
 def _find_pairs(contacts: _Contacts, count: int, center: Array, half: Array, area: int, start: int, boxes: int) -> int:
-    """Contacts between boxes: a cube of the size of the core comes close to the other's center.
+    """Find the contacts between boxes: a cube of the size of the core comes close to the other's center.
 
-    :param count: The number of contacts that have been found before.
-    :return: The number of contacts.
+    :param count: Number of contacts that were found before.
+    :return: Number of contacts.
     """
     for i in range(start, start + boxes):
         for j in range(i + 1, start + boxes):
@@ -222,7 +223,7 @@ def _find_pairs(contacts: _Contacts, count: int, center: Array, half: Array, are
             if max(beyond) >= reach + CONTACT_DISTANCE:
                 continue
             out_x, out_y, out_z = max(beyond[0], 0.0), max(beyond[1], 0.0), max(beyond[2], 0.0)
-            if max(beyond) <= 0:  # the centers are in each other's core
+            if max(beyond) <= 0:  # each center is in the other's core
                 if beyond[0] == max(beyond):
                     out_x = 1e-9
                 elif beyond[1] == max(beyond):
@@ -241,10 +242,10 @@ def _find_pairs(contacts: _Contacts, count: int, center: Array, half: Array, are
 def _find_solids(
     contacts: _Contacts, count: int, center: Array, half: Array, area: int, start: int, boxes: int, solids: Array
 ) -> int:
-    """Contacts of boxes with what stands still.
+    """Find the contacts of boxes with static things.
 
-    :param count: The number of contacts that have been found before.
-    :return: The number of contacts.
+    :param count: Number of contacts that were found before.
+    :return: Number of contacts.
     """
     for solid in solids:
         for thing in range(boxes):
@@ -266,7 +267,7 @@ def _find_solids(
 
 @inner_kernel
 def _prepare(contacts: _Contacts, count: int, things: _Things) -> None:
-    """Count the contacts of each thing, and find the masses that their shares make."""
+    """Count the contacts of each thing, and compute the masses of contacts from the things' shares."""
     things.contacts[:] = 0
     for k in range(count):
         for end in range(2):
@@ -282,7 +283,7 @@ def _prepare(contacts: _Contacts, count: int, things: _Things) -> None:
 
 @inner_kernel
 def _along(contacts: _Contacts, k: int, weight: Array) -> float:
-    """1 / mass of a thing along the normal of a contact."""
+    """Return 1 / mass of a thing along the normal of a contact."""
     total = 0.0
     for axis in range(3):
         total += contacts.normal[k, axis] ** 2 * weight[axis]
@@ -291,7 +292,7 @@ def _along(contacts: _Contacts, k: int, weight: Array) -> float:
 
 @inner_kernel
 def _push(contacts: _Contacts, k: int, things: _Things, axis: int, impulse: float) -> None:
-    """Add what an impulse between two things changes to their changes."""
+    """Add the effect of an impulse between two things to their changes of velocity."""
     first, second = contacts.pair[k, 0], contacts.pair[k, 1]
     things.change[first, axis] -= things.weight[first, axis] * impulse
     things.change[second, axis] += things.weight[second, axis] * impulse
@@ -299,7 +300,7 @@ def _push(contacts: _Contacts, k: int, things: _Things, axis: int, impulse: floa
 
 @kernel
 def _solve(contacts: _Contacts, count: int, things: _Things, height: Array) -> None:
-    """Let nothing come too close, and let surfaces rub.
+    """Apply the impulses that keep things apart, and friction.
 
     :param height: Heights of the undersides of boxes above the ground in m, (at least as many as boxes).
     """
@@ -344,7 +345,7 @@ def _solve(contacts: _Contacts, count: int, things: _Things, height: Array) -> N
 
 @inner_kernel
 def _depenetrate(contacts: _Contacts, count: int, things: _Things) -> None:
-    """Write how far overlaps move the things in this tick to `change`, in m."""
+    """Write the moves that reduce overlaps in this tick to `change`, in m."""
     things.change[:] = 0
     for k in range(count):
         first, second = contacts.pair[k, 0], contacts.pair[k, 1]

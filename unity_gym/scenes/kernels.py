@@ -1,11 +1,11 @@
-"""Compiled loops: what decorates the kernels of the scenes, and where their machine code is kept.
+"""Decorators that compile the loops of the scenes, and the cache of their machine code.
 
 A kernel is a function over arrays and numbers, with plain loops over areas and agents, that numba compiles at its first
-call. A scene's state stays in arrays that Python code may read and change between calls.
+call. The state of a scene is in arrays that Python code may read and change between calls.
 
-Machine code is stored in the first of these folders that can be written: `NUMBA_CACHE_DIR`, the package's own
-`__pycache__`, `$XDG_CACHE_HOME/unity_gym` (by default in `~/.cache`). Without any of them, each process compiles again.
-A change to any file of the scenes invalidates all stored code, because kernels contain those that they call.
+Machine code is stored in the first writable folder of: `NUMBA_CACHE_DIR`, the package's own `__pycache__`,
+`$XDG_CACHE_HOME/unity_gym` (by default in `~/.cache`). Without a writable folder, each process compiles again.
+A change to any file of the scenes invalidates all stored code, because kernels contain the kernels that they call.
 """
 
 from __future__ import annotations
@@ -33,19 +33,25 @@ _SCENES = Path(__file__).resolve().parent
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function at its first call with arguments of given types, or load its stored machine code.
+    """Compile a function at its first call per combination of argument types, or load its stored machine code.
 
     A kernel may call other kernels, use NumPy arrays, and take and return named tuples. Its arguments should have the
     same types and memory layouts at every call: each new combination is compiled again.
+
+    :param function: Function to compile.
+    :return: Compiled function.
     """
     return _compile_at_call(function, can_make_arrays=True)
 
 
 def inner_kernel(function: Function) -> Function:
-    """Like `kernel`, for functions that make, return and copy no arrays: no `np.empty`, no `a + b`, no `a[k] = b[k]`.
+    """Compile like `kernel`, for functions that make, return and copy no arrays: no `np.empty`, `a + b`, `a[k] = b[k]`.
 
-    Numba then counts no references to the arrays that they use. In loops over a few numbers counting takes most of the
-    time, and its code most of the time to compile.
+    Numba then counts no references to the arrays that they use. In loops over a few values, reference counts would take
+    most of the time, and their code most of the compilation time.
+
+    :param function: Function to compile.
+    :return: Compiled function.
     """
     return _compile_at_call(function, can_make_arrays=False)
 
@@ -55,7 +61,7 @@ def _compile_at_call(function: Function, can_make_arrays: bool) -> Function:
     call_template = compiled.get_call_template
 
     def get_call_template(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Find what a kernel calls; for numbers that are written in a call, numba would compile one version each."""
+        """Return the template of a call with plain types; numba would compile one version per literal number."""
         by_name = {name: unliteral(argument) for name, argument in keywords.items()}
         return call_template(tuple(map(unliteral, arguments)), by_name)
 
@@ -68,7 +74,7 @@ def _compile_at_call(function: Function, can_make_arrays: bool) -> Function:
 
 
 class _CompilationLog(event.Listener):  # type: ignore[misc]
-    """Logs once that kernels are compiled, which takes some seconds."""
+    """Logs once that kernels are being compiled, which takes some seconds."""
 
     def __init__(self) -> None:
         self._is_logged = False
@@ -84,7 +90,7 @@ class _CompilationLog(event.Listener):  # type: ignore[misc]
 
 
 def _cache_folder() -> Path | None:
-    """Return a writable folder for the machine code of the present sources; those of earlier sources are removed."""
+    """Return a writable folder for the machine code of the current sources; remove those of earlier sources."""
     sources = hashlib.sha256()
     for file in sorted(_SCENES.rglob("*.py")):
         sources.update(file.read_bytes())
@@ -108,5 +114,5 @@ def _cache_folder() -> Path | None:
 
 
 CACHE = _cache_folder()
-"""Where machine code is stored, None if nowhere."""
+"""Folder of the machine code; None if no folder is writable."""
 event.register("numba:compile", _CompilationLog())

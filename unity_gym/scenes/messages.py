@@ -1,4 +1,4 @@
-"""The player's side of the wire: columns of agents → the bytes of its messages, and bytes of actions → columns."""
+"""The player's side of the wire protocol: encode the arrays of agents as messages and decode their actions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from unity_gym.wire.encode import COMMUNICATION_VERSION, STATUS_OK, brain_parame
 from unity_gym.wire.messages import ListAgentAction, UnityMessage
 from unity_gym.wire.varints import unpack_varints
 
-PACKAGE_VERSION = "3.0.0"  # of Unity's package, whose messages these are
+PACKAGE_VERSION = "3.0.0"  # version of Unity's package with the same messages
 
 _VARINT, _FLOAT = 0, 5  # wire types
-_ID_BYTES = 5  # an int32 as a padded varint, so that all records are equally long; every parser reads it
+_ID_BYTES = 5  # an int32 as a padded varint, so that all records have the same length; every parser reads it
 
 _CONTINUOUS, _DISCRETE = attrgetter("continuous_actions"), attrgetter("discrete_actions")
 
@@ -34,12 +34,12 @@ def _delimited(field: int, content: bytes) -> bytes:
 class AgentInfoEncoder:
     """Encodes the agents of one kind as `ListAgentInfo`.
 
-    Every record carries all fields at fixed places, so that the list is one array filled by columns. Encoded images
-    differ in length: with them the array's rows are cut where an image belongs and joined around it.
+    Every record has all fields at fixed offsets, so that the list is one structured array. Encoded images differ in
+    length: their bytes are inserted into the rows of the array.
 
-    :param sensors: in the order of the wire
-    :param mask_width: choices over all branches; 0 sends no mask
-    :param capacity: the most agents in one list
+    :param sensors: Sensors in the order of the wire.
+    :param mask_width: Sum of the branch sizes; 0 sends no mask.
+    :param capacity: Maximum number of agents in one list.
     """
 
     def __init__(self, sensors: Sequence[Sensor], mask_width: int, capacity: int) -> None:
@@ -95,10 +95,15 @@ class AgentInfoEncoder:
     ) -> bytes:
         """Return the encoded `ListAgentInfo` of k agents.
 
-        :param ids: int (k); also `group_ids`
-        :param rewards: float (k); also `group_rewards`
-        :param mask: bool (k, mask_width), True = forbidden; None where the width is 0
-        :param observations: per sensor float (k, *shape) or k encoded images
+        :param ids: Agent ids, int (k).
+        :param group_ids: Group ids, int (k).
+        :param rewards: Rewards, float (k).
+        :param group_rewards: Group rewards, float (k).
+        :param done: Whether the episodes of these agents have ended.
+        :param interrupted: Whether they were truncated.
+        :param mask: Action masks, bool (k, mask_width), True = forbidden; None if the width is 0.
+        :param observations: Observations, per sensor float (k, *shape) or k encoded images.
+        :return: Encoded list.
         """
         k = len(ids)
         columns = self._columns
@@ -129,7 +134,7 @@ class AgentInfoEncoder:
 
 
 def _observation_head(sensor: Sensor) -> bytes:
-    """All fields of an `Observation` but its data."""
+    """Return all fields of an `Observation` except its data."""
     return (
         _delimited(1, b"".join(map(varint, sensor.shape)))
         + (_key(2, _VARINT) + varint(int(sensor.compressed)))
@@ -141,7 +146,7 @@ def _observation_head(sensor: Sensor) -> bytes:
 
 @inner_kernel
 def _write_varints(numbers: Array, encoded: Array) -> None:
-    """Write non-negative int32 (k) to uint8 (k, 5)."""
+    """Write non-negative int32 (k) as varints to uint8 (k, 5)."""
     for k, number in enumerate(numbers):
         for i in range(_ID_BYTES):
             more = 0x80 if i < _ID_BYTES - 1 else 0
@@ -165,16 +170,17 @@ _HEADER = _delimited(1, _key(1, _VARINT) + varint(STATUS_OK))
 
 
 def empty() -> bytes:
-    """Return a message that only says that the player is there."""
+    """Return a message without content, which only has a status."""
     return _HEADER
 
 
 def output(infos: Mapping[str, bytes], announced: Mapping[str, ActionSpec], side_channel: bytes) -> bytes:
     """Return the message of a step.
 
-    :param infos: the encoded `ListAgentInfo` of every behavior, also of those with nothing to say
-    :param announced: the behaviors whose action specification is sent along
-    :param side_channel: framed messages
+    :param infos: Encoded `ListAgentInfo` of every behavior, including empty ones.
+    :param announced: Behaviors whose action specification is sent with the message.
+    :param side_channel: Framed side-channel messages.
+    :return: Encoded message.
     """
     rl_output = b"".join(
         _delimited(2, _delimited(1, behavior.encode()) + _delimited(2, encoded)) for behavior, encoded in infos.items()
@@ -190,10 +196,13 @@ def output(infos: Mapping[str, bytes], announced: Mapping[str, ActionSpec], side
 
 
 def decode_actions(encoded: bytes, count: int, spec: ActionSpec) -> tuple[Array, Array]:
-    """Return the actions of a `ListAgentAction` for `count` agents; what the client left out is zero.
+    """Return the actions of a `ListAgentAction` for `count` agents; missing actions are zero.
 
-    :return: float32 (count, continuous size), int64 (count, branches)
-    :raises PlayerError: If a discrete action is none of its branch: kernels index with it and check no bounds.
+    :param encoded: Encoded `ListAgentAction`.
+    :param count: Number of agents.
+    :param spec: Action specification of the agents.
+    :return: Continuous actions, float32 (count, continuous size), and discrete actions, int64 (count, branches).
+    :raises PlayerError: If a discrete action is outside its branch: kernels index with it and check no bounds.
     """
     actions = ListAgentAction.FromString(encoded).value[:count]
     continuous = _table(list(map(_CONTINUOUS, actions)), _floats, count, spec.continuous_size)

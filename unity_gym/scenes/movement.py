@@ -1,4 +1,4 @@
-"""How the cubes of several scenes move and spawn: an action adds to their speed or turns them."""
+"""The movement and spawning of the cubes of several scenes: an action adds to their speed or turns them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from unity_gym.scenes.sensors.rays import Pose
 from unity_gym.scenes.shapes import Box, Shapes, box, separation
 from unity_gym.specs import ActionSpec, Array
 
-SPEED = 3.0  # m/s that a push adds in a tick
+SPEED = 3.0  # m/s that a push adds per tick
 TURN = np.radians(4)  # per tick
 _SPAWN = 6.25  # m from the middle
-_THICKNESS = 0.01  # m, half of it: of the box that has to be free
+_THICKNESS = 0.01  # m, half the height of the box that must be free
 SEVEN_MOVES = ActionSpec(0, (7,))
-# Nothing, forward, backward, turn right, turn left, left, right: what a tick of it adds forward, to the right, to yaw.
+# No action, forward, backward, turn right, turn left, left, right: changes of forward speed, right speed and yaw.
 _MOVES = np.array(
     [
         [0, 0, 0],
@@ -38,30 +38,32 @@ class Walkers:
         self._bodies, self._number = bodies, number
 
     def place(self, rows: Array) -> tuple[Array, Array]:
-        """Areas and columns of the agents `rows`, int (k)."""
+        """Return the areas and indices of the agents `rows`, int (k)."""
         return rows // self._number, rows % self._number
 
     def pose(self, rows: Array) -> Pose:
-        """Where they are."""
+        """Return the poses of the agents `rows`."""
         area, column = self.place(rows)
         shapes = self._bodies.shapes
         return Pose(area, shapes.center[:, area, column], shapes.yaw[area, column])
 
     def velocity(self, rows: Array) -> Array:
-        """(3, k), m/s."""
+        """Return the velocities of the agents `rows`, (3, k), in m/s."""
         area, column = self.place(rows)
         return self._bodies.velocity[:, area, column]
 
     def move(self, rows: Array, actions: Array, moves: Array = _MOVES) -> None:
-        """One tick of discrete actions, int (k).
+        """Apply one tick of discrete actions, int (k).
 
-        :param moves: What each action adds to the speed ahead and to the right (m/s) and to the yaw (radians),
+        :param rows: Agent indices, int (k).
+        :param actions: Discrete actions, int (k).
+        :param moves: Changes by each action of the speed ahead and to the right (m/s) and of the yaw (radians),
             float (actions, 3).
         """
         self.push(rows, moves[actions])
 
     def push(self, rows: Array, changes: Array) -> None:
-        """Add to their speed along their axes, and turn them: ahead and to the right (m/s), yaw (radians), (k, 3)."""
+        """Add changes (k, 3) of the speed ahead and to the right (m/s) and of the yaw (radians)."""
         _push(rows, changes, self._number, self._bodies.shapes.yaw, self._bodies.velocity)
 
 
@@ -77,12 +79,15 @@ def _push(rows: Array, changes: Array, number: int, yaw: Array, velocity: Array)
 
 
 def spawn(shapes: Shapes, rng: np.random.Generator, areas: Array, column: int, clearance: float) -> None:
-    """Put a thing 1 m above the ground, up to 6.25 m from the middle, where nothing is near it.
+    """Place a thing 1 m above the ground, up to 6.25 m from the middle, where nothing is near it.
 
-    Its own old place and those of other things count, as far as they reach up to that height.
+    Its old place and those of other things count as occupied if they reach up to that height.
 
-    :param areas: int (k), in which the thing is put
-    :param clearance: m, half the edge of the square that has to be free
+    :param shapes: Shapes that contain the thing.
+    :param rng: Random generator of the scene.
+    :param areas: Areas in which the thing is placed, int (k).
+    :param column: Index of the thing.
+    :param clearance: Half the edge of the square that must be free, in m.
     """
     while len(areas):
         place = np.ones((3, len(areas)))

@@ -1,12 +1,12 @@
-"""A walled football pitch with a goal at either end: players and a ball, which are round as seen from above.
+"""A walled football pitch with a goal at either end: players and a ball, which are round seen from above.
 
-They are fast, so a tick is made in several steps, and an impact comes in the step in which surfaces would meet, with
-the normal of that moment. As in Unity's physics engine, what meets at less than 2 m/s does not bounce, and an overlap
-is taken back by 80 % a tick, no faster than 10 m/s.
+They are fast, so a tick consists of several steps. An impact occurs in the step in which surfaces would meet, with
+the normal of that moment. As in Unity's physics engine, impacts at less than 2 m/s do not bounce. A tick corrects
+80 % of an overlap, by at most 10 m/s.
 
-The ball is held at a height at which it is sunk into the pitch, which pushes against it with all its might: friction
-makes it roll within a few ticks. That its rolling ends when it bounces follows from the same engine's rules. Neither
-has been compared with Unity.
+The ball is held at a height at which it is partly in the pitch, which therefore pushes against it: friction makes it
+roll within a few ticks. From the same engine's rules follows that a bounce ends its rolling. Neither has been
+compared with Unity.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.specs import Array
 
 PLAYER_RADIUS, BALL_RADIUS = 0.5, 0.624  # m
-BALL_HEIGHT = 0.5  # m, of its center
+BALL_HEIGHT = 0.5  # m, height of its center
 SIDE = 7.53  # m from the middle to the walls along the sides
 MOUTH = 4.25  # m, half of a goal's width
 GOAL_LINE = 15.5  # m from the middle
 GOAL_BACK = 17.4
-# The walls across the corners, in the quarter where x and z are positive.
+# The diagonal walls at the corners, in the quarter where x and z are positive.
 CORNER = 14.46, 6.41  # their center
 CORNER_HALF = 2.4, 0.23  # half of their length and thickness
 CORNER_NORMAL = sin(radians(60)), cos(radians(60))  # outwards
-BLOCKED = 15.01  # m from the middle to the wall that may stand before the goal at -x
+BLOCKED = 15.01  # m from the middle to the optional wall in front of the goal at -x
 
 _PLAYER_MASS, _BALL_MASS = 50.0, 3.0  # kg
 _PLAYER_DRAG, _BALL_DRAG = 3.0, 1.0  # 1/s
 _BOUNCE = 0.8  # of the ball
 _BOUNCE_SPEED = 2.0  # m/s
-_KICK = 2000.0  # N, for a tick
+_KICK = 2000.0  # N, for one tick
 _GROUND_FRICTION = (FRICTION + 0.1) / 2
 _ROLLING = 2 / 7  # the share of its slip that the ball loses until it rolls
-# The speed that the ground gives back to the sunk ball in a tick, and takes friction from.
+# The speed that the ground returns to the sunk ball per tick, from which friction follows.
 _PUSH_BACK = DEPENETRATION * (BALL_RADIUS - BALL_HEIGHT) / TICK
 _STEPS = 4
 _STEP = TICK / _STEPS  # s
-_NEAR = BALL_RADIUS + 0.5  # m from a disc's center; no wall is reached from farther away in a step
-_NET = 0.1  # m, how far the sides of the net stand inside of the mouth
-_LEAST_CORNER = 15.497 / cos(radians(30))  # x + z / √3 on the walls across the corners
+_NEAR = BALL_RADIUS + 0.5  # m from a disc's center; a disc cannot reach farther walls within a step
+_NET = 0.1  # m from the sides of the net to those of the mouth
+_LEAST_CORNER = 15.497 / cos(radians(30))  # x + z / √3 on the diagonal walls
 
 
 class Pitch:
     """The state of the pitches of all areas, in arrays.
 
-    `position` and `velocity` (2: x and z, areas, players and last the ball), `rolling` (2, areas: the speed at which
-    the ball turns), `struck` (bool, areas × players): who has started to touch the ball in the last tick, and `in_goal`
-    (bool, areas × 2: the goals at -x and at +x): whether the ball touches the floor of a goal.
+    `position` and `velocity` (2: x and z, areas, players and last the ball), `rolling` (2, areas: speed of the ball's
+    surface by its rotation), `struck` (bool, areas × players: the player started to touch the ball in the last tick),
+    and `in_goal` (bool, areas × 2: the ball touches the floor of the goal at -x, at +x).
 
     :param position: Positions, which a tick changes.
     :param blocked: Whether a wall closes the goal at -x.
@@ -75,20 +75,20 @@ class Pitch:
         self._normal = np.zeros((2, *self._touching.shape))
 
     def kick(self, players: Array) -> None:
-        """Let players (bool, areas × players) who touch the ball kick it away from them, in the next tick."""
+        """Let players (bool, areas × players) that touch the ball kick it away from them in the next tick."""
         away = (self._normal[:, :, self._with_ball] * players).sum(axis=2)
         self.velocity[:, :, self._ball] += _KICK / _BALL_MASS * TICK * away
 
     def clear(self, areas: Array) -> None:
-        """Stop all movement in areas (int, k), and forget who touches the ball."""
+        """Stop all movement in areas (int, k), and reset which players touch the ball."""
         self.velocity[:, areas] = 0
         self.rolling[:, areas] = 0
         self._touching[areas] = False
 
     def simulate(self) -> bool:
-        """One tick.
+        """Advance all pitches by one tick.
 
-        :return: Whether anyone has started to touch a ball, or a ball is in a goal.
+        :return: Whether any player has started to touch a ball, or a ball is in a goal.
         """
         discs = _Discs(self.position, self.velocity, self.rolling)
         contacts = _Contacts(self._first, self._second, self._touching, self._normal)
@@ -96,7 +96,7 @@ class Pitch:
 
 
 class _Discs(NamedTuple):
-    """The arrays of `Pitch` for what moves."""
+    """The arrays of `Pitch` for players and ball."""
 
     position: Array
     velocity: Array
@@ -106,7 +106,7 @@ class _Discs(NamedTuple):
 class _Contacts(NamedTuple):
     """Pairs of discs.
 
-    Columns of both, whether they touch (areas, pairs), and the unit normal from the first to the second when they last
+    Indices of both, whether they touch (areas, pairs), and the unit normal from the first to the second when they last
     met (2, areas, pairs).
     """
 
@@ -149,7 +149,7 @@ def _simulate(discs: _Discs, contacts: _Contacts, struck: Array, in_goal: Array,
 
 @inner_kernel
 def _slow_down(discs: _Discs, area: int, gravity: float) -> None:
-    """Drag, and the friction of the ground, which makes the ball roll."""
+    """Apply drag, and the friction of the ground, which makes the ball roll."""
     velocity, rolling = discs.velocity, discs.rolling
     ball = velocity.shape[2] - 1
     for player in range(ball):
@@ -177,7 +177,7 @@ def _radius(is_ball: bool) -> float:
 
 @inner_kernel
 def _meet(discs: _Discs, contacts: _Contacts, area: int, touches: Array, gaps: Array) -> None:
-    """Impacts and overlaps of two: who meets whom is settled by where they are and how they move before any impact."""
+    """Apply impacts and overlaps of pairs, which follow from the positions and speeds before any impact."""
     position, velocity, normal = discs.position, discs.velocity, contacts.normal
     ball = position.shape[2] - 1
     for pair in range(len(gaps)):
@@ -203,7 +203,7 @@ def _meet(discs: _Discs, contacts: _Contacts, area: int, touches: Array, gaps: A
 
 @inner_kernel
 def _push_apart(discs: _Discs, area: int, i: int, j: int, gap: float, normal: tuple[float, float]) -> None:
-    """Compute the impact of two discs, and take back a part of their overlap."""
+    """Apply the impact of two discs, and correct a part of their overlap."""
     position, velocity = discs.position, discs.velocity
     with_ball = j == position.shape[2] - 1
     weight, other_weight = 1 / _PLAYER_MASS, 1 / _BALL_MASS if with_ball else 1 / _PLAYER_MASS
@@ -231,9 +231,9 @@ def _stop_rolling(discs: _Discs, area: int, normal: tuple[float, float]) -> None
 
 @inner_kernel
 def _meet_walls(discs: _Discs, area: int, disc: int, blocked: bool) -> None:
-    """Impacts of a disc with walls, which are found by where it is before any of them."""
+    """Apply the impacts of a disc with walls, which follow from its position before any of them."""
     place_x, place_z = discs.position[0, area, disc], discs.position[1, area, disc]
-    x, z = abs(place_x), abs(place_z)  # all four quarters are alike
+    x, z = abs(place_x), abs(place_z)  # all four quarters are equal
     if z <= SIDE - _NEAR and x <= BLOCKED - _NEAR and x + z / sqrt(3) <= _LEAST_CORNER - 2 * _NEAR:
         return
     sign_x, sign_z = -1.0 if place_x < 0 else 1.0, -1.0 if place_z < 0 else 1.0
@@ -249,7 +249,7 @@ def _meet_walls(discs: _Discs, area: int, disc: int, blocked: bool) -> None:
 
 @inner_kernel
 def _corner(x: float, z: float) -> tuple[float, float, float]:
-    """How far the wall across the corner is, and the unit vector towards it."""
+    """Return the distance to the diagonal wall, and the unit vector towards it."""
     normal_x, normal_z = CORNER_NORMAL
     across = normal_x * (x - CORNER[0]) + normal_z * (z - CORNER[1])
     along = normal_x * (z - CORNER[1]) - normal_z * (x - CORNER[0])
@@ -263,7 +263,7 @@ def _corner(x: float, z: float) -> tuple[float, float, float]:
 
 @inner_kernel
 def _meet_wall(discs: _Discs, area: int, disc: int, distance: float, normal: tuple[float, float]) -> None:
-    """Compute the impact of a disc with a wall, which also rubs players, and take back a part of their overlap.
+    """Apply the impact of a disc with a wall and, for players, its friction, and correct a part of their overlap.
 
     :param distance: Distance of the wall from the center of the disc in m.
     :param normal: Unit vector towards the wall.

@@ -1,7 +1,7 @@
 """Compiled arithmetic of vectors (3) and quaternions (x, y, z, w).
 
-Products are by components, so that the formulas hold in Unity's left-handed axes as in right-handed ones. Quaternions
-keep the sign that the products give them, as observations contain them.
+Products are computed by components, so that the formulas hold in Unity's left-handed axes and in right-handed ones.
+The sign of a quaternion is not normalized, because observations contain it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def multiply(a: Array, b: Array, out: Array) -> None:
 
 @inner_kernel
 def multiply_inverse(a: Array, b: Array, out: Array) -> None:
-    """Write a⁻¹ · b, the rotation b as seen from a, into `out`, which may be neither of them."""
+    """Write a⁻¹ · b, the rotation b relative to a, into `out`, which may be neither of them."""
     out[0] = a[3] * b[0] - a[0] * b[3] - a[1] * b[2] + a[2] * b[1]
     out[1] = a[3] * b[1] - a[1] * b[3] - a[2] * b[0] + a[0] * b[2]
     out[2] = a[3] * b[2] - a[2] * b[3] - a[0] * b[1] + a[1] * b[0]
@@ -63,7 +63,7 @@ def rotate_inverse(q: Array, x: float, y: float, z: float, out: Array) -> None:
 
 @inner_kernel
 def local_axis(q: Array, index: int, out: Array) -> None:
-    """Write the axis x (0), y (1) or z (2) of what is rotated by q into `out`."""
+    """Write the axis x (0), y (1) or z (2) of a frame that is rotated by q into `out`."""
     out[:] = 0.0
     out[index] = 1.0
     rotate(q, out[0], out[1], out[2], out)
@@ -73,7 +73,7 @@ def local_axis(q: Array, index: int, out: Array) -> None:
 def from_to(a: Array, b: Array, out: Array) -> None:
     """Write the shortest rotation from the unit vector a to the unit vector b into `out`."""
     cosine = dot(a, b)
-    if cosine < -1 + 1e-9:  # half a turn, about an axis across a
+    if cosine < -1 + 1e-9:  # half a turn, about an axis perpendicular to a
         length = math.hypot(a[1], a[2])
         if length > 1e-6:
             out[0], out[1], out[2], out[3] = 0.0, -a[2] / length, a[1] / length, 0.0
@@ -88,14 +88,14 @@ def from_to(a: Array, b: Array, out: Array) -> None:
 
 
 def about_y(yaw: Array) -> Array:
-    """Return the rotations (…, 4) by the angles `yaw` (…) about y, in radians; w is negative between 180° and 360°."""
+    """Return the rotations (…, 4) by the angles `yaw` (…) in radians about y; w is negative between 180° and 360°."""
     rotation = np.zeros((*np.shape(yaw), 4))
     rotation[..., 1], rotation[..., 3] = np.sin(np.asarray(yaw) / 2), np.cos(np.asarray(yaw) / 2)
     return rotation
 
 
 def euler(x: float, y: float, z: float = 0) -> Array:
-    """Return the rotation (4) by angles in degrees about z, then x, then y, as Unity's `Quaternion.Euler`."""
+    """Return the rotation (4) by angles in degrees about z, then x, then y, like Unity's `Quaternion.Euler`."""
     rotation = np.array([0.0, 0.0, 0.0, 1.0])
     for axis, angle in ((1, y), (0, x), (2, z)):
         turn = np.array([0.0, 0.0, 0.0, np.cos(np.radians(angle) / 2)])

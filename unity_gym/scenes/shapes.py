@@ -1,6 +1,6 @@
-"""The solid things of a scene: what rays hit and bodies collide with.
+"""The solid things of a scene, which rays hit and bodies collide with.
 
-Axes are Unity's: x right, y up, z forward, in meters. A yaw is clockwise as seen from above, in radians: yaw 0 looks
+Axes are Unity's: x right, y up, z forward, in meters. A yaw is clockwise seen from above, in radians: yaw 0 looks
 along +z, yaw 90° along +x.
 """
 
@@ -17,15 +17,15 @@ from unity_gym.specs import Array
 
 
 class Shapes:
-    """Upright boxes with one row per area and one column per thing, the same things in every area.
+    """Upright boxes in arrays (areas, things), the same things in every area.
 
     Arrays: `center` (3, areas, things), `half` (3, areas, things: half the edge lengths before rounding), `rounding`
-    (areas, things: what a box is grown by in all directions, so that a sphere is a box without edges), `yaw`
+    (areas, things: enlargement of a box in all directions, so that a sphere is a box without edges), `yaw`
     (areas, things), `tag` (int, areas × things, index into `tags`), `visible` (bool, areas × things: rays hit it).
 
     :param areas: Number of areas.
-    :param names: Names of the things, in the order of the columns.
-    :param tags: Tags of the things, in the same order; "" for none.
+    :param names: Names of the things in the order of the arrays.
+    :param tags: Tags of the things in the same order; "" for none.
     """
 
     def __init__(self, areas: int, names: Sequence[str], tags: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class Shapes:
         self.visible = np.ones(size, bool)
 
     def index(self, name: str) -> int:
-        """Return the column of a thing."""
+        """Return the index of a thing."""
         return self.names.index(name)
 
     def place(self, name: str, low: Sequence[float], high: Sequence[float], yaw: float = 0.0) -> None:
@@ -75,7 +75,7 @@ def box(center: Array, half: Array, yaw: Array, area: int, thing: int) -> Box:
 
 @inner_kernel
 def cos_sin(turn: float) -> tuple[float, float]:
-    """Return the cosine and sine of a yaw. Those of 0, which most things have, cost nothing."""
+    """Return the cosine and sine of a yaw; yaw 0, the most frequent one, needs no computation."""
     return (cos(turn), sin(turn)) if turn != 0 else (1.0, 0.0)
 
 
@@ -83,13 +83,15 @@ def cos_sin(turn: float) -> tuple[float, float]:
 def separation(first: Box, second: Box) -> tuple[float, float, float, float]:
     """Return the distance of two boxes along the axis on which they are farthest apart, or overlap least.
 
-    :return: The distance in m, negative if the boxes overlap, and the unit normal (x, y, z) from the first to the
+    :param first: First box.
+    :param second: Second box.
+    :return: Distance in m, negative if the boxes overlap, and the unit normal (x, y, z) from the first to the
         second box.
     """
     x, y, z = second.x - first.x, second.y - first.y, second.z - first.z
     parallel = abs(first.cos * second.cos + first.sin * second.sin)
     across = abs(first.sin * second.cos - first.cos * second.sin)
-    # x and z of the axes to the right of either box and ahead of it, and how far both boxes reach along them
+    # x and z of the axes to the right of either box and ahead of it, and the extents of both boxes along them
     axes = (
         (first.cos, -first.sin, first.half_x + second.half_x * parallel + second.half_z * across),
         (first.sin, first.cos, first.half_z + second.half_x * across + second.half_z * parallel),
@@ -109,9 +111,9 @@ def separation(first: Box, second: Box) -> tuple[float, float, float, float]:
 
 
 class Edge(NamedTuple):
-    """The place where two boxes touch.
+    """The contact of two boxes.
 
-    The ends of a piece of an edge, x and z from the center of the first box, and the distance of the boxes at
+    The ends of a part of an edge, x and z from the center of the first box, and the distance of the boxes at
     either end.
     """
 
@@ -122,12 +124,15 @@ class Edge(NamedTuple):
 
 @inner_kernel
 def contact_edge(first: Box, second: Box, normal_x: float, normal_z: float) -> Edge:
-    """Where two boxes touch, as seen from above: the piece of an edge that the edges next to each other share.
+    """Return where two boxes touch, seen from above: the part that their adjacent edges share.
 
-    It is the edge to which the normal is perpendicular; the other box's edge is cut off at its ends.
+    The normal is perpendicular to this edge; the other box's edge is clipped at its ends.
 
-    :param normal_x: Along x, of a level normal from `separation` of the same boxes.
-    :param normal_z: The same along z.
+    :param first: First box.
+    :param second: Second box.
+    :param normal_x: Component along x of a horizontal normal from `separation` of the same boxes.
+    :param normal_z: Component along z of that normal.
+    :return: Shared part of the edge.
     """
     if _alignment(first, normal_x, normal_z) < _alignment(second, normal_x, normal_z):
         edge = _shared_edge(second, first, -normal_x, -normal_z)
@@ -138,7 +143,7 @@ def contact_edge(first: Box, second: Box, normal_x: float, normal_z: float) -> E
 
 @inner_kernel
 def _alignment(one: Box, x: float, z: float) -> float:
-    """How well a direction agrees with one of the box's axes: 1 if it is parallel to one."""
+    """Return how well a direction agrees with one of the box's axes: 1 if they are parallel."""
     return max(abs(one.sin * x + one.cos * z), abs(one.cos * x - one.sin * z))
 
 
@@ -150,7 +155,7 @@ def _shared_edge(owner: Box, other: Box, out_x: float, out_z: float) -> Edge:
     depth = abs(right_out) * owner.half_x + abs(ahead_out) * owner.half_z
     width = abs(ahead_out) * owner.half_x + abs(right_out) * owner.half_z
 
-    # The edge of the other box that faces this one the most: the way to its middle, and from there to one of its ends.
+    # The edge of the other box that faces this one most: the vector to its middle, and from there to one of its ends.
     right_out, ahead_out = other.cos * out_x - other.sin * out_z, other.sin * out_x + other.cos * out_z
     x, z = other.x - owner.x, other.z - owner.z
     if abs(ahead_out) > abs(right_out):
@@ -164,7 +169,7 @@ def _shared_edge(owner: Box, other: Box, out_x: float, out_z: float) -> Edge:
     middle_along, middle_out = x * along_x + z * along_z, x * out_x + z * out_z
     end_along, end_out = to_end_x * along_x + to_end_z * along_z, to_end_x * out_x + to_end_z * out_z
 
-    # Both ends, as shares of the way from the middle to that end, cut off where the owner's edge ends.
+    # Both ends, as shares of the vector from the middle to that end, clipped where the owner's edge ends.
     one = _share(middle_along - end_along, width, middle_along, end_along)
     two = _share(middle_along + end_along, width, middle_along, end_along)
     place_one, place_two = middle_along + one * end_along, middle_along + two * end_along
@@ -177,5 +182,5 @@ def _shared_edge(owner: Box, other: Box, out_x: float, out_z: float) -> Edge:
 
 @inner_kernel
 def _share(end: float, width: float, middle: float, to_end: float) -> float:
-    """Where an end of an edge is, as a share of the way from its middle to one end, if it is cut off at ± width."""
+    """Return the position of an edge's end, as a share from its middle to this end, clipped at ± width."""
     return max(-1.0, min(1.0, (max(-width, min(width, end)) - middle) / to_end))
