@@ -33,7 +33,7 @@ from unity_gym.errors import NotReadyError, PlayerError, PlayerTimeoutError, Por
 from unity_gym.peer import Peer, find_peer
 
 Arrivals: TypeAlias = "queue.SimpleQueue[None]"
-"""Wakes a thread that waits for messages: each message puts one token in."""
+"""Queue that wakes a thread that waits for messages: each message puts one token in."""
 
 _SERVICE, _METHOD = "communicator_objects.UnityToExternalProto", "Exchange"
 _OPTIONS = [
@@ -49,10 +49,10 @@ _FREE_PORT_ATTEMPTS = 20
 
 
 class PlayerConnection:
-    """Waits on the loopback interface for one player and exchanges messages with it.
+    """Server on the loopback interface that exchanges messages with one player.
 
-    The constructor binds `port` on 127.0.0.1 and, where the machine has it, on ::1 (players connect to `localhost`);
-    nothing else can reach it. :meth:`listen` lets the player in; whoever else connects gets a gRPC error status.
+    The constructor binds `port` on 127.0.0.1 and, where the machine has it, on ::1 (players connect to `localhost`); it
+    is unreachable from other interfaces. :meth:`listen` accepts the player; any other client gets a gRPC error status.
 
     :param port: Port to bind; 0 picks a free one.
     :raises PortInUseError: If the port is taken.
@@ -88,8 +88,8 @@ class PlayerConnection:
     def listen(self, accepts: Callable[[Peer], bool]) -> None:
         """Start to accept calls; a client that connected before has waited.
 
-        :param accepts: Whether the player may be this process. Asked once per transport, in a thread of the server,
-            and only where the operating system says which process connected (Linux).
+        :param accepts: Function that returns whether a process may be the player. It is called once per transport, in a
+            thread of the server, and only where the operating system reports which process connected (Linux).
         """
         self._require_open()
         assert self._server is not None
@@ -165,7 +165,7 @@ class PlayerConnection:
     def send(self, reply: bytes) -> None:
         """Answer the message that :meth:`receive` returned last.
 
-        If the player has disconnected by then, the next :meth:`receive` raises.
+        If the player has disconnected by then, the next :meth:`receive` raises an error.
 
         :raises NotReadyError: If no message waits for an answer, or the connection is closed.
         """
@@ -216,7 +216,7 @@ class _Call:
         self.replies: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def end(self) -> None:
-        """Note that the player has got the answer, or has disconnected."""
+        """Record that the player has received the answer, or has disconnected."""
         self.has_ended = True
 
     def answer(self, reply: bytes | None) -> None:
@@ -238,7 +238,7 @@ class _Exchange:
         self.arrivals: Arrivals = queue.SimpleQueue()
         self.quit_message: bytes | None = None
         self.closed = False
-        self.peer: Peer | None = None  # the player's process, where the operating system tells it
+        self.peer: Peer | None = None  # the player's process, where the operating system reports it
         self.rejected = ""  # a sentence about a process that was rejected
         self._lock = threading.Lock()
         self._address: str | None = None  # the address that the player connects from
@@ -318,7 +318,7 @@ _forked_with_connections = False
 
 
 def _after_fork_in_child() -> None:
-    """Note that gRPC cannot be used any more if it was running when this process was forked: it would hang or abort."""
+    """Mark gRPC as unusable if it was running when this process was forked: it would hang or abort."""
     global _forked_with_connections
     _forked_with_connections = _forked_with_connections or len(_open_connections) > 0
 

@@ -1,4 +1,4 @@
-"""`UnityEnvironment`: one player, exchange by exchange, with the names and meanings of Unity's Python API."""
+"""`UnityEnvironment`: one player, step by step, with the names and semantics of Unity's Python API."""
 
 from __future__ import annotations
 
@@ -31,43 +31,43 @@ from unity_gym.specs import ActionTuple, BehaviorSpec, DecisionSteps, TerminalSt
 from unity_gym.wire import encode
 from unity_gym.wire.decode import UNREADABLE, BehaviorDecoder, action_spec, parse
 
-_GRACE = 5.0  # seconds in which a player that was told to quit may do so by itself
+_GRACE = 5.0  # seconds that a player has to quit by itself after the quit message
 _COMPILATION = 600.0  # seconds that an embedded scene may take to compile its loops before it connects
-_NOTICE = 5.0  # seconds after which a notice says what is waited for
+_NOTICE = 5.0  # seconds after which a notice names the event that is waited for
 _COMPILING = "%s is still starting: at its first start it compiles its loops, which may take a minute"
 _log = logging.getLogger(__name__)
 _MAX_REWARD = 1e18  # beyond, float32 sums and squares of rewards overflow
 
 
 class UnityEnvironment:
-    """A Unity player that is launched, or an Editor that is waited for, and its agents.
+    """Interface to the agents of a Unity player that is launched, or of an Editor that is waited for.
 
-    A script written for `mlagents_envs.environment.UnityEnvironment` runs after changing its import. One difference
-    shows: images are C×H×W also from players that send H×W×C.
+    A script written for `mlagents_envs.environment.UnityEnvironment` runs after changing its import. One difference is
+    visible: images are C×H×W also from players that send H×W×C.
 
-    :param file_name: the build to launch; "embedded:<Scene>" for a scene of the embedded player; None waits for the
-        Play button of the Editor (port 5004)
-    :param worker_id: added to `base_port`; also numbers the log file
-    :param base_port: the port to listen on; by default 5004 for the Editor and a free one for a launched player
+    :param file_name: Build to launch; "embedded:<Scene>" for a scene of the embedded player; None waits for the Play
+        button of the Editor (port 5004).
+    :param worker_id: Number that is added to `base_port`, and also numbers the log file.
+    :param base_port: Port to listen on; by default 5004 for the Editor and a free one for a launched player.
     :param seed: Seed of the player's random numbers, not negative. One from 2**31 on is hashed to an int32.
-    :param no_graphics: launch without rendering; cameras then send blank images
-    :param no_graphics_monitor: render in worker 0 only
-    :param timeout_wait: Seconds that any call waits for the player at most, however many messages it takes. A call that
-        launches the player has as long once more. The compilation of an embedded scene, at its first start, does not
-        count.
-    :param additional_args: command-line arguments of the player's own
-    :param side_channels: channels to register in addition to the reseeding one
-    :param log_folder: where the player's log is kept; by default it goes with the player
-    :param num_areas: training areas that a scene with an area replicator builds
-    :param visual_dtype: of image observations: "float32" (0…1) or "uint8" (0…255)
-    :param uncompressed_layout: how the numbers of uncompressed images lie in memory: "CHW", "HWC", or "auto": as
-        declared, but H×W×C from packages 3.0.0 and 4.0.0, which declare C×H×W and send H×W×C
-    :param environment_variables: for the launched process, in addition to those of this one
-    :param trust_peer: Accept any process that connects to the port. By default, on Linux, it must belong to the
-        launched player or, for the Editor, to the same user. For players behind a wrapper that detaches them, such as
-        docker.
-    :raises PlayerError: the player could not be started or did not dial in time
-    :raises ProtocolError: it speaks another major version
+    :param no_graphics: Whether to launch without rendering; cameras then send blank images.
+    :param no_graphics_monitor: Whether to render in worker 0 only.
+    :param timeout_wait: Longest time in seconds that a call waits for the player, however many messages it takes. A
+        call that launches the player has as much time again. The compilation of an embedded scene, at its first start,
+        does not count.
+    :param additional_args: Additional command-line arguments of the player.
+    :param side_channels: Channels to register in addition to the reseeding one.
+    :param log_folder: Folder of the player's log; by default the log is temporary.
+    :param num_areas: Number of training areas that a scene with an area replicator builds.
+    :param visual_dtype: Dtype of image observations: "float32" (0 to 1) or "uint8" (0 to 255).
+    :param uncompressed_layout: Layout of uncompressed images in memory: "CHW", "HWC", or "auto". "auto" is the declared
+        one, but H×W×C from packages 3.0.0 and 4.0.0, which declare C×H×W and send H×W×C.
+    :param environment_variables: Environment variables of the launched process, in addition to those of this one.
+    :param trust_peer: Whether to accept any process that connects to the port. By default, on Linux, it must belong to
+        the launched player or, for the Editor, to the same user. Set it if a wrapper detaches the player, such
+        as docker.
+    :raises PlayerError: If the player could not be started or did not connect in time.
+    :raises ProtocolError: If the player uses another major version of the protocol.
     """
 
     API_VERSION = encode.COMMUNICATION_VERSION
@@ -131,7 +131,7 @@ class UnityEnvironment:
         self._launch()
 
     def _launch(self) -> None:
-        """Start the player, wait for it and shake hands."""
+        """Start the player, wait for it and exchange the first messages."""
         self._is_launched = False
         self._decoders: dict[str, BehaviorDecoder] = {}
         self._announced: dict[str, Any] = {}  # the brain parameters of each behavior
@@ -195,7 +195,7 @@ class UnityEnvironment:
             )
 
     def _receive_first(self) -> bytes:
-        """Wait until the player connects; an embedded scene may have to be compiled before.
+        """Wait until the player connects; an embedded scene may have to be compiled first.
 
         :raises PlayerError: If the player ended or did not connect in time.
         """
@@ -221,12 +221,12 @@ class UnityEnvironment:
         return self._connection.receive(max(0.0, min(self._timeout, remaining)), self._check)
 
     def _check(self) -> None:
-        """Raise an error if the launched player has ended; of an Editor the connection knows."""
+        """Raise an error if the launched player has ended; the connection detects the end of an Editor."""
         if self._player is not None:
             self._player.check()
 
     def _fail(self, error: UnityGymError) -> None:
-        """End the player; say in the error which it was and how its log ends, where the error does not."""
+        """End the player; add its name and the end of its log to the error, if the error lacks them."""
         if error.worker is not None or isinstance(error, NotReadyError):
             return
         error.worker = self._worker_id
@@ -244,19 +244,19 @@ class UnityEnvironment:
 
     @property
     def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
-        """Each behavior that has shown an agent so far; empty before the first `reset`."""
+        """The specification of each behavior that has had an agent; empty before the first `reset`."""
         return MappingProxyType(self._specs)
 
     def reset(self, seed: int | None = None, timeout: float | None = None) -> None:
         """Send RESET: every agent starts a new episode.
 
-        :param seed: Start the scene from scratch with this seed. The embedded player does so while it runs; another
-            build is launched again. The Editor can do neither: it accepts the seed that it was started with, before
-            the first step. Where the state is already the one that the seed leads to, nothing is sent.
+        :param seed: Seed with which the scene starts from scratch. The embedded player does so while it runs; another
+            build is launched again. The Editor can do neither: it accepts the seed that it was started with, before the
+            first step. Where the state is already the one that the seed leads to, nothing is sent.
         :param timeout: Seconds that the call may take; by default `timeout_wait`.
-        :raises PlayerError: If no behavior has an agent within the time-out, or the player fails.
-        :raises InvalidValueError: If the seed is negative or no integer; the scene is left alone.
-        :raises UnityGymError: If the Editor cannot be given this seed; the scene is left alone.
+        :raises PlayerError: If no behavior has an agent within the timeout, or the player fails.
+        :raises InvalidValueError: If the seed is negative or no integer; the scene does not change.
+        :raises UnityGymError: If the Editor cannot use this seed; the scene does not change.
         """
         self._require_open()
         self._deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
@@ -266,7 +266,7 @@ class UnityEnvironment:
         elif self._is_unread:  # an interrupted step left its reply unread
             self._finish_exchange()
         if seed is not None:
-            wire_seed(seed)  # raises if it is none, before anything is changed
+            wire_seed(seed)  # raises if it is invalid, before any change
         if seed is None or (seed == self.seed and not self._was_reset):
             self._exchange_reset()
         elif seed == self.seed and self.is_at_start:
@@ -289,7 +289,7 @@ class UnityEnvironment:
     def relaunch(self) -> None:
         """End the player, launch it again with the same port and seed, and send RESET; also after it has failed.
 
-        Side channels send again what a new player has to know.
+        Side channels send their settings to the new player again.
 
         :raises PlayerError: If the player cannot be started.
         """
@@ -297,7 +297,7 @@ class UnityEnvironment:
         self._is_at_start = self._was_reset = True
 
     def _reseed(self, seed: int) -> bool:
-        """Reseed the running player; False if it does not know the channel."""
+        """Reseed the running player, and return False if it does not support the channel."""
         if not self._can_reseed:
             return False
         self._reseeding.send(wire_seed(seed))
@@ -328,10 +328,10 @@ class UnityEnvironment:
             )
 
     def step(self) -> None:
-        """Send the actions that were set, zeros for agents that got none, and receive the next state.
+        """Send the actions that were set, the zero action for agents without one, and receive the next state.
 
-        :raises NotReadyError: before `reset` or after `close`
-        :raises PlayerError: the player fails
+        :raises NotReadyError: If it is called before `reset` or after `close`.
+        :raises PlayerError: If the player fails.
         """
         self.step_async()
         self.step_wait()
@@ -386,7 +386,7 @@ class UnityEnvironment:
     def _finish_exchange(self, lateness: str | None = None) -> None:
         """Receive one state and decode it.
 
-        :param lateness: Message of the error if the time is over before; by default that the player sent nothing.
+        :param lateness: Message of the error after the timeout; by default that the player sent nothing.
         """
         try:
             if lateness is not None and time.monotonic() >= self._deadline:
@@ -404,7 +404,7 @@ class UnityEnvironment:
         self._is_unread = False
 
     def _read(self, data: bytes) -> None:
-        """Decode one state. An interrupted call is simply repeated.
+        """Decode one state. An interrupted call can be repeated.
 
         :raises PlayerError: If the player reports that it quits.
         :raises ProtocolError: If the message is broken.
@@ -446,20 +446,20 @@ class UnityEnvironment:
         _log.info("Connected new brain: %s", name)
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
-        """Return the behavior's agents that ask for a decision, and those whose episode ended.
+        """Return the behavior's agents that request a decision, and those whose episode ended.
 
-        :raises InvalidValueError: no such behavior
+        :raises InvalidValueError: If the behavior does not exist.
         """
         self._require_behavior(behavior_name)
         return self._steps[behavior_name]
 
     def set_actions(self, behavior_name: str, action: ActionTuple) -> None:
-        """Set the actions of all agents that ask for a decision, in the order of `get_steps(…)[0]`.
+        """Set the actions of all agents that request a decision, in the order of `get_steps(…)[0]`.
 
-        Continuous actions are sent as they are, also outside [-1, 1], as are masked-out ones: both are up to the scene.
+        Continuous actions are sent unchanged, also outside [-1, 1], as are masked-out ones: the scene handles both.
 
-        :raises ActionError: a wrong shape or value
-        :raises InvalidValueError: no such behavior
+        :raises ActionError: If a shape or value is wrong.
+        :raises InvalidValueError: If the behavior does not exist.
         """
         self._require_behavior(behavior_name)
         n = len(self._steps[behavior_name][0])
@@ -473,8 +473,8 @@ class UnityEnvironment:
     def set_action_for_agent(self, behavior_name: str, agent_id: int, action: ActionTuple) -> None:
         """Set the action of one agent, as an `ActionTuple` of one row.
 
-        :raises ActionError: a wrong shape or value, or the agent asks for no decision
-        :raises InvalidValueError: no such behavior
+        :raises ActionError: If a shape or value is wrong, or the agent requests no decision.
+        :raises InvalidValueError: If the behavior does not exist.
         """
         self._require_behavior(behavior_name)
         decisions = self._steps[behavior_name][0]
@@ -487,17 +487,17 @@ class UnityEnvironment:
             )
         row = decisions.agent_id_to_index[agent_id]
         sofar = self._actions.get(behavior_name) or spec.empty_action(len(decisions))
-        mine = ActionTuple(sofar.continuous.copy(), sofar.discrete.copy())  # what `set_actions` got is the caller's
+        mine = ActionTuple(sofar.continuous.copy(), sofar.discrete.copy())  # copies: the caller owns these arrays
         mine.continuous[row] = action.continuous[0]
         mine.discrete[row] = action.discrete[0]
         self._actions[behavior_name] = mine
 
     def close(self) -> None:
-        """End the player. Can be called any number of times."""
+        """Close the player. Can be called any number of times."""
         self._shut("close() was called", _GRACE)
 
     def _shut(self, reason: str, grace: float = 0.0) -> None:
-        """Close for good; a player that failed is given no time to quit by itself."""
+        """Close permanently; a player that failed gets no time to quit by itself."""
         if self._closed_because is None:
             self._closed_because = reason
         self._end_player(grace)
@@ -536,7 +536,7 @@ class UnityEnvironment:
 def _parse(data: bytes) -> Any:
     """Parse a message of the player.
 
-    :raises PlayerError: If it says that the player quits.
+    :raises PlayerError: If it reports that the player quits.
     :raises ProtocolError: If it is broken or reports an unknown status.
     """
     message = parse(data)
@@ -551,9 +551,9 @@ def _parse(data: bytes) -> Any:
 
 
 def wire_seed(seed: int) -> int:
-    """Return the int32 that the wire carries for a seed: itself below 2**31, otherwise a hash.
+    """Return the int32 that is sent for a seed: the seed itself below 2**31, otherwise a hash.
 
-    :raises InvalidValueError: If it is negative or no integer.
+    :raises InvalidValueError: If the seed is negative or no integer.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InvalidValueError(f"seed must be an integer of at least 0, got {seed!r}")
@@ -563,7 +563,7 @@ def wire_seed(seed: int) -> int:
 def _require_sane_rewards(behavior: str, steps: DecisionSteps | TerminalSteps) -> None:
     """Check that no reward is NaN, infinite or too large to learn from.
 
-    :raises ProtocolError: If one is.
+    :raises ProtocolError: If a reward is invalid.
     """
     for kind, rewards in (("reward", steps.reward), ("group reward", steps.group_reward)):
         if rewards.dot(rewards) < _MAX_REWARD**2:  # false for NaN, too

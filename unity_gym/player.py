@@ -1,4 +1,4 @@
-"""One player process: found, launched, watched and ended."""
+"""Player processes: find, launch, monitor and end them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _TAIL_BYTES = 64 * 1024
 class Player:
     """A running player. It ends with :meth:`close`, with the last reference to this object or with this process.
 
-    :param file_name: the path of a Unity build (Linux: with or without ``.x86_64`` or ``.x86``; macOS: the ``.app``
-        bundle; Windows: the ``.exe``), or ``"embedded:<scene>"`` for a scene of the player inside this package.
-    :param port: the port that it shall dial.
-    :param no_graphics: without a window and without rendering; cameras then send blank images.
-    :param arguments: further command-line arguments of the player.
-    :param log_folder: where to write ``Player-<worker_id>.log``. Without it the log is a temporary file.
-    :param worker_id: tells the players of one run apart.
-    :param environment_variables: for the process, in addition to those of this one.
-    :raises PlayerError: there is no such player or it cannot be started.
+    :param file_name: Path of a Unity build (Linux: with or without ``.x86_64`` or ``.x86``; macOS: the ``.app`` bundle;
+        Windows: the ``.exe``), or ``"embedded:<scene>"`` for a scene of the player inside this package.
+    :param port: Port that it connects to.
+    :param no_graphics: Whether to launch without a window and without rendering; cameras then send blank images.
+    :param arguments: Additional command-line arguments of the player.
+    :param log_folder: Folder of ``Player-<worker_id>.log``. By default the log is a temporary file.
+    :param worker_id: Number of the player among those of one run.
+    :param environment_variables: Environment variables of the process, in addition to those of this one.
+    :raises PlayerError: If there is no such player or it cannot be started.
     """
 
     name: str
@@ -77,9 +77,9 @@ class Player:
         self._ending: str | None = None
 
     def check(self) -> None:
-        """Sees that the player runs.
+        """Check that the player is running.
 
-        :raises PlayerError: it has ended. The message holds the exit code and the tail of the log.
+        :raises PlayerError: If it has ended. The message holds the exit code and the end of the log.
         """
         if self._ending is None:
             code = self._process.poll()
@@ -102,7 +102,7 @@ class Player:
     def close(self, grace: float = 5.0) -> None:
         """Wait for the player to quit by itself, then end it and all that it started. Further calls do nothing.
 
-        :param grace: seconds that it has to quit by itself, once its connection has told it to.
+        :param grace: Seconds that it has to quit by itself, after the quit message.
         """
         if not self._process.is_open:
             return
@@ -112,9 +112,9 @@ class Player:
 
 
 def player_command(file_name: str) -> list[str]:
-    """Return what to execute for a player of this name.
+    """Return the command that executes a player of this name.
 
-    :raises PlayerError: there is nothing that could be executed.
+    :raises PlayerError: If there is no executable.
     """
     if file_name.startswith(EMBEDDED):
         return [sys.executable, "-m", "unity_gym.scenes", file_name.removeprefix(EMBEDDED)]
@@ -142,7 +142,7 @@ def player_command(file_name: str) -> list[str]:
 
 
 def _in_bundle(bundle: Path) -> Path:
-    """Return the executable of a macOS application: named as the bundle, unless it was renamed."""
+    """Return the executable of a macOS application, which has the name of the bundle unless it was renamed."""
     folder = bundle / "Contents" / "MacOS"
     named = folder / bundle.stem
     return named if named.is_file() else next(iter(sorted(folder.glob("*"))), named)
@@ -154,7 +154,7 @@ def _new_log(folder: str | Path | None, worker_id: int) -> Path:
             return Path(tempfile.gettempdir(), f"unity-player-{worker_id}-{uuid.uuid4().hex}.log").absolute()
         path = Path(folder).absolute() / f"Player-{worker_id}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():  # of a player that is launched again; Unity's own logs are kept in the same way
+        if path.exists():  # log of a player that is launched again; Unity's own logs are kept in the same way
             path.replace(path.with_name(f"Player-{worker_id}-prev.log"))
         path.write_bytes(b"")
         return path

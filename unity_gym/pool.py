@@ -1,4 +1,4 @@
-"""One or more players as one: send to some, receive from whoever has answered, into one agent table per behavior."""
+"""Pool of players with one agent table per behavior, which are stepped together or each on its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unity_gym.side_channels import (
 from unity_gym.slots import AgentTable
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec, joined
 
-_PATIENCE = 100  # exchanges until the first agent of a behavior, and until an agent's next decision
+_PATIENCE = 100  # environment steps until the first agent of a behavior, and until an agent's next decision
 _ANY_MODE = (
     'Where agents decide at times of their own, as in turn-based games, pass wait_for="any": then a step is one '
     "exchange, and each agent acts when it requests a decision."
@@ -38,10 +38,10 @@ _ANY_MODE = (
 
 @dataclass(frozen=True)
 class _Step:
-    """What a player is being stepped with.
+    """Actions of the step that a player is in.
 
-    :param actions: Per table, the actions of all its rows.
-    :param acting: Per table, the rows that requested an action when the step started.
+    :param actions: Actions of all rows, per table.
+    :param acting: Rows that requested an action when the step started, per table.
     """
 
     actions: Mapping[str, ActionTuple] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class _Step:
 
 
 class PlayerPool:
-    """n players whose agents share one `AgentTable` per behavior.
+    """Pool of n players whose agents share one `AgentTable` per behavior.
 
     `step` and `step_once` step all players together, always in the same order. `send` and `receive` step each player on
     its own, so that none waits for another::
@@ -57,27 +57,28 @@ class PlayerPool:
         pool.reset()
         pool.send(actions)  # the first step of all players
         while True:
-            workers = pool.receive()  # whoever has answered
+            workers = pool.receive()  # the players that have answered
             pool.send(act_for(workers), workers)
 
     Continuous actions outside [-1, 1] are clipped. NaN and a branch index outside its branch raise an `ActionError`
-    before anything has changed. A masked-out action is sent as it is; what it does is up to the scene, as in Unity.
+    before anything has changed. A masked-out action is sent unchanged; the scene handles it, as in Unity.
 
-    A player that has ended or does not answer raises a `PlayerError`, whose `worker` is its index;
-    `relaunch(worker)` replaces it while the others go on. After any other exception during a step, also
-    a KeyboardInterrupt, `reset` is needed, and every other call says so.
+    A player that has ended or does not answer raises a `PlayerError`, whose `worker` is its index. `relaunch(worker)`
+    replaces it while the others continue. After any other exception during a step, also a KeyboardInterrupt, only
+    `reset` is possible: every other call raises an error.
 
-    :param options: how to launch and configure each player
-    :param n_instances: how many
+    :param options: Options for launching and configuring each player.
+    :param n_instances: Number of players.
     :param behavior: Names of the behaviors to control, one or several, each with or without its "?team=…"; the agents
-        of all others take the zero action. By default all behaviors
-    :param areas_to_draw: areas of each player of which it shall send images; `rendering` has its channel by number
-    :param rows: to reserve in each table for agents that are still to come
-    :param share_table: Put the agents of all controlled behaviors in one table, named after the first behavior, also
-        those of behaviors that appear later. All must be alike, see `BehaviorSpec.is_like`. By default each behavior
-        has a table
-    :raises PlayerError: a player cannot be started
-    :raises UnityGymError: several players of an Editor, or side channels of the user's with several players
+        of all others take the zero action. By default all behaviors.
+    :param areas_to_draw: Number of areas per player that it draws and sends images of; `rendering` maps the player's
+        index to its channel.
+    :param rows: Number of rows to reserve in each table for agents that appear later.
+    :param share_table: Whether the agents of all controlled behaviors share one table, named after the first behavior.
+        It includes behaviors that appear later. All must be alike, see `BehaviorSpec.is_like`. By default each behavior
+        has a table.
+    :raises PlayerError: If a player cannot be started.
+    :raises UnityGymError: If several players are Editors, or custom side channels are passed with several players.
     """
 
     def __init__(
@@ -105,12 +106,12 @@ class PlayerPool:
         self._rows = rows
         self._shares_table = share_table
         self._table_names: dict[str, str | None] = {}  # by behavior; None: not controlled
-        self._misfits: list[str] = []  # behaviors that would be controlled if they were like those of the shared table
-        self._launched = False  # the first reset is over: behaviors that appear from now on are late
+        self._misfits: list[str] = []  # behaviors that are incompatible with the shared table
+        self._launched = False  # the first reset is over: a warning reports new behaviors
         self._steps = [_Step()] * n_instances
-        self._requesting: dict[tuple[str, int], Array] = {}  # the rows that wait for an action, in the player's order
-        self._under_way: set[int] = set()  # the players that have been sent to and not been read
-        self._unreported: list[int] = []  # the players that were read before an error hid it
+        self._requesting: dict[tuple[str, int], Array] = {}  # the rows that request an action, in the player's order
+        self._under_way: set[int] = set()  # players with a message sent and no answer read
+        self._unreported: list[int] = []  # players that were read in a call that then raised
         self._is_interrupted = False
         self._has_reported_rhythms = False
         self._probed: set[int] = set()  # the players whose first RESET was not requested yet
@@ -126,7 +127,7 @@ class PlayerPool:
                 launches = [starters.submit(self._launch, w, seed + w) for w in range(n_instances)]
             self.players += [launch.result() for launch in launches if launch.exception() is None]
             for launch in launches:
-                launch.result()  # raises what went wrong
+                launch.result()  # raises the error of the launch
             for player in self.players:
                 player.wake(self._arrivals)
         except BaseException:
@@ -199,9 +200,9 @@ class PlayerPool:
     def reset(self, seed: int | None = None) -> None:
         """Send RESET to all players and wait until each has an agent that requests a decision.
 
-        :param seed: Start every scene from scratch, player i with seed + i.
-        :raises InvalidValueError: If the seed is negative, or the players show no agent of the given behavior, also not
-            in the next 100 exchanges.
+        :param seed: Seed with which every scene starts from scratch, player i with seed + i.
+        :raises InvalidValueError: If the seed is negative, or no agent of the given behavior appears within 100
+            environment steps.
         """
         if seed is not None:
             wire_seed(seed)
@@ -237,7 +238,7 @@ class PlayerPool:
         self._launched = True
 
     def set_environment_parameters(self, parameters: Mapping[str, float]) -> None:
-        """Send numbers that the scene reads by name with the next exchange.
+        """Set environment parameters, which the scene reads by name; they are sent with the next environment step.
 
         :raises InvalidValueError: If a value is no finite number; then none of them is set.
         """
@@ -248,11 +249,11 @@ class PlayerPool:
 
     @property
     def environment_parameters(self) -> list[EnvironmentParametersChannel]:
-        """The channel of each player, for samplers, which `set_environment_parameters` does not set."""
+        """The channel of each player, for samplers, which `set_environment_parameters` cannot set."""
         return [self._parameters[worker] for worker in sorted(self._parameters)]
 
     def resume(self) -> None:
-        """After all episodes have ended: continue until each player has an agent that requests a decision."""
+        """Continue after all episodes have ended, until each player has an agent that requests a decision."""
         if self._is_interrupted:
             self.reset()
             return
@@ -267,12 +268,13 @@ class PlayerPool:
     ) -> None:
         """Send each row's action and advance until every live row requests a decision again.
 
-        An agent that requests a decision before the others repeats its action, and its rewards are summed, of which a
-        warning tells once. A row without a request at the start of the step receives the zero action.
+        An agent that requests a decision before the others repeats its action, and its rewards are summed; a warning
+        reports this once. A row without a request at the start of the step receives the zero action.
 
-        :param actions: Per behavior, the actions of all rows of its table.
-        :param autoreset: Where all agents of a player have ended, continue until one starts its next episode.
-        :param workers: Indices of the players; by default all. The rows of the others stay as they are.
+        :param actions: Actions of all rows of each table, per behavior.
+        :param autoreset: Whether to continue, where all agents of a player have ended, until one starts its next
+            episode.
+        :param workers: Indices of the players; by default all. The rows of the others stay unchanged.
         :raises ActionError: If an action does not fit; nothing has changed then.
         """
         workers = range(len(self.players)) if workers is None else workers
@@ -286,9 +288,9 @@ class PlayerPool:
     def step_once(self, actions: Mapping[str, ActionTuple]) -> None:
         """Send the actions of the rows that request one, and receive one state from each player.
 
-        A learner that can wait for each row by itself uses this; no action is repeated and no agent is waited for.
+        No action is repeated and no agent is waited for, so that each row advances on its own.
 
-        :param actions: Per behavior, the actions of all rows of its table; rows without a request send none.
+        :param actions: Actions of all rows of each table, per behavior; rows without a request send none.
         :raises ActionError: If an action does not fit; nothing has changed then.
         """
         self._start_step(actions, range(len(self.players)))
@@ -300,8 +302,8 @@ class PlayerPool:
 
         The outcomes of their last step are reset; those of the other players' rows stay.
 
-        :param actions: Per behavior, the actions of all rows of its table; only those of the rows that request one, and
-            belong to these players, are read.
+        :param actions: Actions of all rows of each table, per behavior. Only those of these players' rows that request
+            one are read.
         :param workers: Indices of the players; by default all.
         :raises ActionError: If an action does not fit; nothing has changed then.
         :raises NotReadyError: If one of the players has not been read since the last `send`.
@@ -312,8 +314,8 @@ class PlayerPool:
         """Wait until players have answered, and read their answers into the tables.
 
         :param timeout: Seconds to wait; by default as long as each player may take, `timeout_wait`.
-        :param minimum: How many players to wait for; no more than have been sent to.
-        :return: The players that were read, in ascending order: at least `minimum`, unless the time was over.
+        :param minimum: Number of players to wait for, at most those that have been sent to.
+        :return: Players that were read, in ascending order: at least `minimum`, unless the timeout was reached.
         :raises PlayerError: If a player ended or did not answer in time; its index is in the error's `worker`. The
             answers of the others stay for the next call.
         :raises NotReadyError: If no player has been sent to.
@@ -341,17 +343,17 @@ class PlayerPool:
 
     @property
     def under_way(self) -> list[int]:
-        """The players that have been sent to and not been read."""
+        """The players that have been sent to and not yet been read."""
         return sorted(self._under_way)
 
     def relaunch(self, worker: int) -> None:
         """Launch a player again, with the same port and seed, and reset it; also one that has failed.
 
-        Its running episodes are truncated. The environment parameters, the engine configuration and what other side
-        channels have to repeat are sent again. Afterwards it is ready for `send`.
+        Its running episodes are truncated. The environment parameters, the engine configuration and the settings of
+        other side channels are sent again. Afterwards it is ready for `send`.
 
         :param worker: Index of the player.
-        :raises PlayerError: If it cannot be launched; it can be tried again.
+        :raises PlayerError: If it cannot be launched; the call can be repeated.
         """
         with self._guarded():
             for table in self.tables.values():
@@ -366,7 +368,7 @@ class PlayerPool:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Mark the state as torn if an exception leaves the block."""
+        """Mark the state as inconsistent if an exception leaves the block."""
         outer, self._is_interrupted = self._is_interrupted, True
         yield
         self._is_interrupted = outer
@@ -413,13 +415,14 @@ class PlayerPool:
         return self.tables[behavior]
 
     def _deadline(self) -> float:
-        """Return the time at which a call that starts now is over."""
+        """Return the time at which a call that starts now times out."""
         return time.monotonic() + self.options.timeout_wait
 
     def _exchange_until_ready(self, deadline: float, autoreset: bool = True) -> None:
-        """Exchange with the players that have an agent to wait for, until there is none.
+        """Step the players that have an agent to wait for, until there is none.
 
         :param deadline: Time until which to wait.
+        :param autoreset: Whether to wait for the next episode, see `step`.
         :raises PlayerTimeoutError: If that takes longer.
         """
         exchanges, requests = 1, {name: table.requests_decision.astype(int) for name, table in self.tables.items()}
@@ -440,7 +443,7 @@ class PlayerPool:
             self._report_rhythms(requests, exchanges)
 
     def _count_requests(self, requests: dict[str, Array], workers: Sequence[int]) -> None:
-        """Add the decisions that the agents of these players request now."""
+        """Count the decisions that the agents of these players request now."""
         for name, table in self.tables.items():
             counts = requests.get(name, np.zeros(0, int))
             requests[name] = np.pad(counts, (0, len(table) - len(counts)))
@@ -474,7 +477,7 @@ class PlayerPool:
         )
 
     def _silent_agents(self, workers: Sequence[int]) -> str:
-        """Name the living agents of these players that request no decision."""
+        """Return the names of the living agents of these players that request no decision."""
         silent = []
         for name, table in self.tables.items():
             rows = np.isin(table.player, workers) & table.alive & ~table.requests_decision
@@ -483,7 +486,7 @@ class PlayerPool:
         return " and ".join(silent) or f"the agents of {sorted(self.tables)}, which have all ended,"
 
     def _exchange(self, workers: Sequence[int], timeout: float | None = None) -> None:
-        """Exchange once with each of these players: send to all, then receive from all."""
+        """Step each of these players once: send to all, then receive from all."""
         for worker in workers:
             self._set_actions(worker, self._steps[worker])
             self._under_way.add(worker)
@@ -522,9 +525,9 @@ class PlayerPool:
                 self._requesting[behavior, worker] = part
 
     def _table_name(self, behavior: str, spec: BehaviorSpec) -> str | None:
-        """Return the name of the table with the agents of a behavior.
+        """Return the name of the table with the agents of a behavior, None if it is not controlled.
 
-        The table is made if need be. None: the behavior is not controlled.
+        A missing table is created.
         """
         if behavior in self._table_names:
             return self._table_names[behavior]
@@ -554,12 +557,12 @@ class PlayerPool:
 
     @property
     def controlled_behaviors(self) -> list[str]:
-        """The behaviors that have shown an agent and whose agents have a table."""
+        """The behaviors that have had an agent and whose agents have a table."""
         return sorted(behavior for behavior, name in self._table_names.items() if name is not None)
 
     @property
     def other_behaviors(self) -> list[str]:
-        """The behaviors that would be controlled if they were like those of the shared table."""
+        """The behaviors that are not controlled because they are incompatible with the shared table."""
         return sorted(self._misfits)
 
     def behavior_of(self, row: int) -> str | None:
@@ -570,10 +573,9 @@ class PlayerPool:
         return None
 
     def pop_stats(self) -> dict[str, float]:
-        """Return the statistics that the scenes sent since the last call, each made into one number as the scene asked.
+        """Return the statistics that the scenes sent since the last call, each aggregated as the scene requests.
 
-        A histogram's number is the mean of its values. Empty where the user passed a `StatsSideChannel`, which then
-        has them all.
+        A histogram's value is its mean. Empty if the user passed a `StatsSideChannel`, which then receives all of them.
         """
         values: dict[str, list[float]] = {}
         methods: dict[str, StatsAggregationMethod] = {}
@@ -585,7 +587,7 @@ class PlayerPool:
         return {key: _aggregate(values[key], methods[key]) for key in values}
 
     def _await_behavior(self, deadline: float) -> None:
-        """Continue until the given behavior has an agent: it may decide later than others, or spawn later."""
+        """Continue until the given behavior has an agent, which may request its first decision later or spawn later."""
         exchanges = 0
         while not self.tables and exchanges < _PATIENCE and time.monotonic() < deadline:
             self._exchange(range(len(self.players)), deadline - time.monotonic())
@@ -600,7 +602,7 @@ class PlayerPool:
     def only_table(self) -> tuple[str, AgentTable]:
         """Return the name and content of the shared table, after a reset.
 
-        :raises UnityGymError: If the controlled behaviors differ in what they observe or do
+        :raises UnityGymError: If the controlled behaviors differ in their observations or actions.
         """
         if self._misfits:
             raise UnityGymError(
@@ -613,7 +615,7 @@ class PlayerPool:
     def require_rows(self, behavior: str, rows: int) -> None:
         """Check that a behavior still has this number of rows.
 
-        :raises UnityGymError: more agents live at once
+        :raises UnityGymError: If more agents are alive at once.
         """
         needed = len(self.tables[behavior])
         if needed != rows:
@@ -623,7 +625,7 @@ class PlayerPool:
             )
 
     def _ready(self, worker: int, autoreset: bool = True) -> bool:
-        """Whether no row of the player still acts, and one asks for an action (or, without autoreset, has ended)."""
+        """Return whether no row of the player still acts, and one requests an action (without autoreset: or ended)."""
         decided = ended = False
         for table in self.tables.values():
             mine = table.player == worker
@@ -634,7 +636,7 @@ class PlayerPool:
         return decided or (ended and not autoreset)
 
     def close(self) -> None:
-        """End all players. Can be called any number of times."""
+        """Close all players. Can be called any number of times."""
         for player in self.players:
             player.close()
         if self._display is not None:
@@ -642,7 +644,7 @@ class PlayerPool:
 
 
 def _blank_cameras(player: UnityEnvironment) -> list[str]:
-    """Return the visual sensors that show every agent one even color, as cameras do in a player without graphics."""
+    """Return the visual sensors that show every agent one uniform color, as cameras do in a player without graphics."""
     blank = []
     for name, spec in player.behavior_specs.items():
         columns = player.get_steps(name)[0].obs
