@@ -1,4 +1,4 @@
-"""What the algorithms on the agent table have in common."""
+"""Base class of the algorithms on the agent table."""
 
 from __future__ import annotations
 
@@ -44,20 +44,22 @@ ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 
 class Linear:
-    """A schedule from `initial` at the start to `final` at the end of training."""
+    """Linear schedule from `initial` at the start to `final` at the end of training."""
 
     def __init__(self, initial: float, final: float) -> None:
         self.initial, self.final = initial, final
 
     def __call__(self, progress_remaining: float) -> float:
-        """Return the value, with this part of the training still to come (1 → 0)."""
+        """Return the value at this remaining progress (1 → 0)."""
         return self.final + (self.initial - self.final) * min(max(progress_remaining, 0.0), 1.0)
 
 
 def schedule(value: float | Schedule, kind: str, final: float) -> Schedule:
-    """Return a number as a schedule of this kind; a function as it is.
+    """Return a number as a schedule of this kind, or a function unchanged.
 
-    :param kind: "constant", or "linear" to `final` or what is less
+    :param value: Initial value, or a function of the remaining progress.
+    :param kind: "constant" or "linear".
+    :param final: Final value of a linear schedule, if it is less than `value`.
     """
     if callable(value) or kind == "constant":
         return FloatSchedule(value)
@@ -65,7 +67,7 @@ def schedule(value: float | Schedule, kind: str, final: float) -> Schedule:
 
 
 def acting_generator(device: torch.device) -> torch.Generator:
-    """Return a source of sampled actions that continues torch's global one, which stays as it is."""
+    """Return a generator of sampled actions that continues torch's global one and leaves it unchanged."""
     generator = torch.Generator(device)
     if device.type == "cpu":
         generator.set_state(torch.get_rng_state())
@@ -75,7 +77,7 @@ def acting_generator(device: torch.device) -> torch.Generator:
 
 
 class _Steps:
-    """What environment steps returned since the last call of `on_step`."""
+    """Results of the environment steps since the last call of `on_step`."""
 
     def __init__(self) -> None:
         self.decisions = 0
@@ -84,14 +86,14 @@ class _Steps:
         self._infos: list[dict[str, Any]] = []
 
     def add(self, decisions: int, rewards: Array, dones: Array, infos: list[dict[str, Any]]) -> None:
-        """Add a step, in which agents made so many decisions."""
+        """Add a step with this number of decisions."""
         self.decisions += decisions
         self._rewards.append(rewards)
         self._dones.append(dones)
         self._infos += infos
 
     def pop(self, decisions: int) -> tuple[Array, Array, list[dict[str, Any]]]:
-        """Rewards, dones and infos of all steps, one step after another, which account for so many decisions."""
+        """Return rewards, dones and infos of all steps, one step after another, and subtract `decisions`."""
         self.decisions -= decisions
         steps = np.concatenate(self._rewards), np.concatenate(self._dones), self._infos
         self._rewards, self._dones, self._infos = [], [], []
@@ -99,64 +101,65 @@ class _Steps:
 
 
 class LearningWorkers(Protocol):
-    """Other processes in which agents act while a model learns; see `sb3_ext.workers.Workers`."""
+    """Processes in which agents act while a model learns; see `sb3_ext.workers.Workers`."""
 
     def learn(self, model: UnityAlgorithm, callback: BaseCallback, log_interval: int | None) -> None:
-        """Train until the timesteps of the model are made, or its callback ends the training."""
+        """Train until the model has made its timesteps, or its callback stops the training."""
 
 
 class UnityAlgorithm(BaseAlgorithm):
-    """An SB3 algorithm whose agents decide whenever they are asked to, each for itself.
+    """Base class of algorithms whose agents act asynchronously.
 
-    On a `UnityVecEnv` (not wrapped) every agent is waited for by itself; on any other SB3 `VecEnv` all act together. A
-    custom loop calls `start`, then repeats `select_actions`, an environment step and `store_outcomes`, and calls
-    `train` whenever `is_update_due`.
+    On an unwrapped `UnityVecEnv`, each agent acts as soon as it requests a decision; on any other SB3 `VecEnv`, all act
+    together. A custom loop calls `start`, then repeats `select_actions`, an environment step and `store_outcomes`, and
+    calls `train` whenever `is_update_due`.
 
-    A subclass also derives from the kind of SB3 algorithm that it is, builds `policy` and declares its `collection`.
+    A subclass also derives from a class of SB3, such as `OnPolicyAlgorithm`, builds `policy` and declares its
+    `collection`.
     """
 
     batch_size: int
     counters: ClassVar[tuple[str, ...]] = ("num_timesteps", "_n_updates")
-    """Attributes that count how far the training is."""
+    """Attributes that count the progress of the training."""
     sb3_names: ClassVar[Names] = Names({}, {})
-    """Parameters that Stable-Baselines3's algorithm has under other names, or that are not supported."""
+    """Parameters with other names in Stable-Baselines3's algorithm, and unsupported ones."""
     saved_parameters: ClassVar[tuple[str, ...]] = ()
-    """Parameters that a saved model has in its weights."""
+    """Parameters that are part of a saved model's weights."""
     policy: AgentPolicy
     reward_signals: list[RewardSignal]
     signals: nn.ModuleDict
     cloning: BehavioralCloning | None
     columns: SpaceAdapter | None
-    """Observations and actions of the environment, in the form of the networks."""
+    """Adapter between the spaces of the environment and the arrays of the networks."""
     self_play: SelfPlay | None = None
-    """Who plays against it, where someone does."""
+    """Opponents of the model, if any."""
     threaded: bool = False
     """Whether updates run in a thread while the agents act."""
     version: int = 0
-    """Number of updates that the acting weights have seen."""
+    """Number of updates of the acting weights."""
     _agents: Agents | None = None
     _collector: Collector | None = None
-    _generator: torch.Generator | None = None  # of the sampled actions
-    _running: Future[None] | None = None  # an update in a thread,
-    _acting_copy: AgentPolicy | None = None  # and the policy that acts during the update
+    _generator: torch.Generator | None = None  # generator of the sampled actions
+    _running: Future[None] | None = None  # update in a thread
+    _acting_copy: AgentPolicy | None = None  # policy that acts during the update
 
     learner_devices: tuple[str, ...] = ()
     """Devices of further processes that share each update, such as `("cuda:1",)` besides the model's own "cuda:0"."""
     replicated: ClassVar[tuple[str, ...]] = ()
     """Attributes of the learning state that `save` leaves out."""
     share: Share = Share()
-    """What this process computes of each minibatch."""
+    """Part of each minibatch that this process computes."""
     _replicas: Replicas | None = None  # the further processes
 
     collection: Collection
-    """What the algorithm needs of its agents."""
+    """Experience that the algorithm needs."""
 
     @classmethod
     def from_spec(cls, policy: str | type[AgentPolicy], spec: BehaviorSpec, **options: Any) -> Self:
         """Build a model of a behavior, without an environment.
 
-        :param policy: As in the constructor.
-        :param spec: Of the behavior.
+        :param policy: Policy argument of the constructor.
+        :param spec: Specification of the behavior.
         :param options: Other arguments of the constructor.
         """
         model = cls(policy, None, _init_setup_model=False, **options)  # type: ignore[call-arg]
@@ -165,14 +168,14 @@ class UnityAlgorithm(BaseAlgorithm):
         return model
 
     def _set_spec(self, spec: BehaviorSpec) -> None:
-        """Have the spaces of a behavior."""
+        """Set the spaces to those of a behavior."""
         layout = ObservationLayout(spec)
         self.observation_space, self.action_space = layout.space, action_space(spec.action_spec)
         self.columns = SpaceAdapter(self.observation_space, self.action_space, (spec, layout))
 
     @property
     def collector(self) -> Collector:
-        """Lets the agents act, and stores what they experience."""
+        """Collector that lets the agents act and stores their experience."""
         assert self._collector is not None, "after start"
         return self._collector
 
@@ -183,11 +186,11 @@ class UnityAlgorithm(BaseAlgorithm):
 
     @property
     def decisions_at_once(self) -> int:
-        """Number of decisions that samplers together collect at a time, if they do not wait for each other."""
+        """Number of decisions that all samplers together collect at a time, if they do not wait for each other."""
         raise NotImplementedError
 
     def add(self, trajectories: Trajectories) -> None:
-        """Take over what agents experienced, to learn from it in the next updates."""
+        """Store trajectories of the agents, to learn from them in the next updates."""
         raise NotImplementedError
 
     def count(self, decisions: int) -> None:
@@ -195,12 +198,12 @@ class UnityAlgorithm(BaseAlgorithm):
         self.num_timesteps += decisions
 
     def experience(self) -> list[Trajectories]:
-        """Return what was taken over, and no update has learned from."""
+        """Return the stored trajectories that no update has used yet."""
         return []
 
     @property
     def has_experience(self) -> bool:
-        """Whether something was taken over that no update has learned from."""
+        """Whether there are trajectories that no update has used yet."""
         return bool(self.experience())
 
     @property
@@ -209,11 +212,11 @@ class UnityAlgorithm(BaseAlgorithm):
         return self.missing <= self.collector.collected
 
     def train(self) -> None:
-        """Learn from what was collected; with `threaded`, start to."""
+        """Learn from the collected experience; with `threaded`, start to."""
         raise NotImplementedError
 
     def discard_experience(self) -> None:
-        """Discard what was collected but not learned from, as the agents start new episodes."""
+        """Discard experience that no update has used yet, as the agents start new episodes."""
 
     @property
     def gamma(self) -> float:
@@ -244,7 +247,7 @@ class UnityAlgorithm(BaseAlgorithm):
 
     @property
     def acting_policy(self) -> AgentPolicy:
-        """The policy that acts now."""
+        """Policy that acts now."""
         return self.policy if self._running is None or self._acting_copy is None else self._acting_copy
 
     def _columns_of(self, env: VecEnv) -> SpaceAdapter:
@@ -264,7 +267,7 @@ class UnityAlgorithm(BaseAlgorithm):
         self.signals.to(self.device)
 
     def _set_up_cloning(self, given: BehavioralCloning | None, batch_size: int) -> None:
-        """Let the algorithm's own copy of what the user gave take the actor."""
+        """Set up the algorithm's own copy of the user's behavioral cloning with the actor."""
         self.cloning = None if given is None else copy.copy(given)
         if self.cloning is not None:
             self.cloning.setup(self.policy, self.lr_schedule(1), batch_size)
@@ -307,11 +310,11 @@ class UnityAlgorithm(BaseAlgorithm):
             workers.learn(self, callback, log_interval)
         finally:
             self.end_learning()
-            self._agents = self._last_obs = None  # the next `learn` resets the environment
+            self._agents = self._last_obs = None  # so that the next `learn` resets the environment
         callback.on_training_end()
 
     def _start_collection(self) -> None:
-        """Start with the agents of an environment that was reset; what they did before is forgotten."""
+        """Start with the agents of an environment that was reset, and discard their previous experience."""
         assert self.env is not None
         assert self.columns is not None
         self.start(self._columns_of(self.env).spec)
@@ -321,7 +324,7 @@ class UnityAlgorithm(BaseAlgorithm):
             self._agents = VecEnvAgents(self.env, self.columns, self._last_obs)
 
     def start(self, spec: BehaviorSpec) -> None:
-        """Start with agents of this behavior at the start of their episodes.
+        """Start collecting from agents of this behavior, at the start of their episodes.
 
         :raises UnityGymError: If the model is incompatible with the behavior spec.
         """
@@ -343,14 +346,14 @@ class UnityAlgorithm(BaseAlgorithm):
             raise UnityGymError(f"this model is of another behavior. It takes {expected}, the environment has {actual}")
 
     def set_random_seed(self, seed: int | None = None) -> None:
-        """Seed everything; see `BaseAlgorithm.set_random_seed`."""
+        """Seed all generators; see `BaseAlgorithm.set_random_seed`."""
         super().set_random_seed(seed)
         if seed is not None:
             self._generator = None
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        """Go on with another environment of the same behavior; see `BaseAlgorithm.set_env`."""
-        self.n_envs = env.num_envs if isinstance(env, VecEnv) else 1  # as many agents as there are may act
+        """Continue with another environment of the same behavior; see `BaseAlgorithm.set_env`."""
+        self.n_envs = env.num_envs if isinstance(env, VecEnv) else 1  # any number of agents may act
         super().set_env(env, force_reset)
         self._agents = None
 
@@ -359,8 +362,9 @@ class UnityAlgorithm(BaseAlgorithm):
 
         `on_step` is called once per `num_envs` decisions. Until then rewards, dones and infos of the steps accumulate.
 
-        :param learn: as in `select_actions`
-        :return: False where the callback ended the training
+        :param callback: Callback of the training.
+        :param learn: Whether to count and store the decisions; see `select_actions`.
+        :return: False if the callback stopped the training, else True.
         """
         assert self._agents is not None
         assert self.env is not None
@@ -385,9 +389,9 @@ class UnityAlgorithm(BaseAlgorithm):
             self.add(collected)
 
     def _collect_rest(self, callback: BaseCallback) -> bool:
-        """Step on without storing decisions until the outcomes of all stored ones are known, and take them over.
+        """Step without storing decisions until all stored ones have their outcomes, and collect them.
 
-        :return: False where the callback ended the training
+        :return: False if the callback stopped the training, else True.
         """
         for _ in range(_PATIENCE):
             if not self.collector.has_open_decisions:
@@ -400,9 +404,10 @@ class UnityAlgorithm(BaseAlgorithm):
     def select_actions(self, table: AgentTableLike, deterministic: bool = False, learn: bool = True) -> ActionTuple:
         """Select the actions of the rows that request a decision.
 
-        :param deterministic: Take the most likely actions.
-        :param learn: Count the decisions and store them for the next update.
-        :return: The actions of all rows; those of other rows are zero.
+        :param table: Table of the agents.
+        :param deterministic: Whether to take the most likely actions.
+        :param learn: Whether to count the decisions and store them for the next update.
+        :return: Actions of all rows, zero for the others.
         """
         self.finish_update(wait=False)
         actions = self.collector.select_actions(table, deterministic, store=learn)
@@ -414,9 +419,9 @@ class UnityAlgorithm(BaseAlgorithm):
         self.collector.store_outcomes(table)
 
     def _share_update(self) -> None:
-        """Let the further processes make the update that starts now; start them first, if they do not run.
+        """Let the further processes share the update that starts now; start them if necessary.
 
-        :raises UnityGymError: If one cannot be started.
+        :raises UnityGymError: If a process cannot be started.
         """
         if not self.learner_devices:
             return
@@ -426,7 +431,7 @@ class UnityAlgorithm(BaseAlgorithm):
         self._replicas.train(self.replica_state())
 
     def replica_state(self) -> dict[str, Any]:
-        """Return what the next update learns from, in addition to what the update before it left."""
+        """Return the state that the next update needs, in addition to the state after the previous update."""
         return {
             "_current_progress_remaining": self._current_progress_remaining,
             "num_timesteps": self.num_timesteps,
@@ -434,9 +439,9 @@ class UnityAlgorithm(BaseAlgorithm):
         }
 
     def train_as_replica(self, state: dict[str, Any]) -> None:
-        """Make the update that another process makes.
+        """Make the same update as another process.
 
-        :param state: What `replica_state` returned there.
+        :param state: Return value of `replica_state` in that process.
         """
         self.__dict__ |= state
         self.train()
@@ -455,7 +460,7 @@ class UnityAlgorithm(BaseAlgorithm):
             self.stop_replicas()
 
     def _share_failed(self, error: RuntimeError) -> None:
-        """Raise the reason of an error in an update, if another process is."""
+        """Raise the error of another process if it caused an error in an update."""
         if self._replicas is not None and not isinstance(error, UnityGymError):
             failure = self._replicas.failure(error)
             self.stop_replicas()
@@ -483,11 +488,11 @@ class UnityAlgorithm(BaseAlgorithm):
         executor.shutdown(wait=False)  # its thread ends with the update
 
     def finish_update(self, wait: bool = True) -> None:
-        """With `threaded`, act with the policy that a background update made, and re-raise its exception.
+        """Finish a background update of `threaded`: act with the updated policy and re-raise the thread's exception.
 
         Until then the thread owns `policy`: `select_actions` and `predict` avoid it; saving and loading wait.
 
-        :param wait: Wait for the end of the update. Otherwise do nothing while it runs.
+        :param wait: Whether to wait for the end of the update. False: return at once while it runs.
         """
         running = self._running
         if running is None or not (wait or running.done()):
@@ -504,7 +509,7 @@ class UnityAlgorithm(BaseAlgorithm):
         self._end_update()
 
     def _end_update(self) -> None:
-        """Publish the result of an update that is over."""
+        """Publish the result of a finished update."""
         self.version += 1
         if self._collector is not None:
             self._collector.version = self.version
@@ -550,7 +555,7 @@ class UnityAlgorithm(BaseAlgorithm):
             raise UnityGymError(
                 f"{saved[0]} cannot be changed by load, as the saved weights have it: build a new model with it"
             )
-        gamma = {"gamma": kwargs.pop("gamma")} if "gamma" in kwargs else {}  # of the signal that was saved
+        gamma = {"gamma": kwargs.pop("gamma")} if "gamma" in kwargs else {}  # discount of the saved signal
         own = cls.sb3_names.translate(env, kwargs)
         others = {name: value for name, value in kwargs.items() if not cls.sb3_names.has(name)}
         return super().load(path, env, device, custom_objects, print_system_info, force_reset, **(others | own | gamma))
@@ -566,18 +571,18 @@ class UnityAlgorithm(BaseAlgorithm):
         exact_match: bool = True,
         device: torch.device | str = "auto",
     ) -> None:
-        """Take over parameters, after a running update; see `BaseAlgorithm.set_parameters`."""
+        """Set the parameters, after a running update; see `BaseAlgorithm.set_parameters`."""
         self.finish_update()
         self.stop_replicas()
         super().set_parameters(load_path_or_dict, exact_match, device)
 
     def export_onnx(self, path: str | os.PathLike[str], deterministic: bool = False) -> None:
-        """Write the policy as a model file that Unity loads; see `sb3_ext.export.export_onnx`.
+        """Write the policy as an ONNX file for Unity; see `sb3_ext.export.export_onnx`.
 
-        :param deterministic: Of a policy that reads its previous action: whether the file always gives the most likely
-            actions; by default it always samples.
-
-        :raises UnityGymError: If `export_onnx` raises, or the environment's `VecNormalize` normalizes observations
+        :param path: Path of the file.
+        :param deterministic: Whether the file of a policy that uses its previous action always returns the most likely
+            actions. By default it always samples.
+        :raises UnityGymError: If `export_onnx` raises, or the environment's `VecNormalize` normalizes observations.
         """
         self.finish_update()
         wrapper = self.get_vec_normalize_env()
@@ -598,9 +603,9 @@ class UnityAlgorithm(BaseAlgorithm):
 
 
 def checked_signals(signals: Sequence[RewardSignal] | None) -> list[RewardSignal]:
-    """Return what an algorithm is to be rewarded for; by default `Extrinsic()`.
+    """Return the reward signals of an algorithm (default: `Extrinsic()`).
 
-    :raises UnityGymError: none, or two of one name
+    :raises UnityGymError: If there are none, or two have the same name.
     """
     chosen: list[RewardSignal] = [Extrinsic()] if signals is None else list(signals)
     names = [signal.name for signal in chosen]
@@ -610,5 +615,5 @@ def checked_signals(signals: Sequence[RewardSignal] | None) -> list[RewardSignal
 
 
 def _form(spec: BehaviorSpec) -> tuple[list[tuple[Any, ...]], ActionSpec]:
-    """Return what two behaviors of one model have in common: all but the names of the sensors."""
+    """Return the parts of a spec that a model depends on: all except the names of the sensors."""
     return [tuple(sensor[:3]) for sensor in spec.observation_specs], spec.action_spec

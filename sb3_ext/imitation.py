@@ -1,4 +1,4 @@
-"""Behavioral cloning: the part that moves an actor towards what an expert did, whatever else it learns from."""
+"""Behavioral cloning: an imitation loss in addition to the loss of an algorithm."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ _SCALES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "unity": lambda mean: mean / CONTINUOUS_LIMIT,
     "clip": lambda mean: mean,
     "tanh": torch.tanh,
-}  # from what the head gives to what the environment gets, by `action_scaling`
+}  # from the output of the head to the environment's action, by `action_scaling`
 
 
 class Comparison(NamedTuple):
-    """Actions of an actor, and those of the expert in the same m decisions."""
+    """Comparison of an actor's actions with the expert's in the same m decisions."""
 
     error: torch.Tensor | None
-    """(m, continuous), the mean that the environment gets, before it is clipped, less the expert's number in −1…1; None
-    without continuous actions."""
+    """Mean of the environment's action before clipping, minus the expert's action in `[-1, 1]`, (m, continuous size).
+
+    None without continuous actions."""
     log_probs: torch.Tensor | None
-    """(m, branches), log π of the expert's choice under the mask; None without branches."""
+    """Log-probabilities of the expert's discrete actions under the mask, (m, branches); None without branches."""
     agrees: torch.Tensor | None
-    """bool (m, branches), whether the expert's choice is the most likely; None without branches."""
+    """Whether the expert's discrete action is the most likely, bool (m, branches); None without branches."""
 
 
 def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
-    """Ask an actor about decisions of an expert, whose choices count as allowed whatever the mask says.
+    """Compare an actor with decisions of an expert, whose discrete actions are always allowed.
 
-    :param batch: of sequences; the continuous actions lie in −1…1, and the memory is that of the actor
+    :param policy: Policy with the actor.
+    :param batch: Batch of sequences, with continuous actions in `[-1, 1]` and the actor's recurrent states.
     """
     spec = policy.columns.spec.action_spec
     memory = batch.memory if policy.settings.memory_size else None
@@ -57,7 +59,7 @@ def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
 
 
 def _previous_actions(policy: AgentPolicy, batch: Batch) -> torch.Tensor | None:
-    """Return the expert's actions as `AgentPolicy.previous_actions` does those of the actor."""
+    """Return the features of the expert's actions; see `AgentPolicy.previous_actions`."""
     if not policy.body.action_size:
         return None
     spec = policy.columns.spec.action_spec
@@ -66,7 +68,7 @@ def _previous_actions(policy: AgentPolicy, batch: Batch) -> torch.Tensor | None:
 
 
 def imitation_loss(comparison: Comparison, batch: Batch) -> torch.Tensor:
-    """Return the mean of error² over valid continuous actions plus that of −log π(action) over valid branches."""
+    """Return the mean of error² over valid continuous actions plus the mean of −log π(action) over valid branches."""
     parts = []
     if comparison.error is not None:
         parts.append(batch.mean(comparison.error.square()))
@@ -76,13 +78,13 @@ def imitation_loss(comparison: Comparison, batch: Batch) -> torch.Tensor:
 
 
 def sequence_length(policy: AgentPolicy) -> int:
-    """Of the sequences through which an actor learns; 1 without memory."""
+    """Return the length of the sequences through which an actor learns; 1 without recurrent state."""
     return policy.settings.sequence_length if policy.settings.memory_size else 1
 
 
 @torch.no_grad()
 def refresh_memory(policy: AgentPolicy, rollout: Rollout) -> None:
-    """Renew a rollout's memory, which is that of the actor alone; see `Rollout.refresh_memory`."""
+    """Recompute a rollout's recurrent states, which are the actor's; see `Rollout.refresh_memory`."""
     length = sequence_length(policy)
 
     def after(batch: Batch) -> torch.Tensor:
@@ -95,21 +97,22 @@ def refresh_memory(policy: AgentPolicy, rollout: Rollout) -> None:
 
 
 class BehavioralCloning:
-    """Moves the actor of an algorithm towards what an expert recorded, after each update of the algorithm.
+    """Imitation of demonstrations by the actor of an algorithm, after each update of the algorithm.
 
     The algorithm takes a shallow copy, calls `setup` once and `update` after each of its own updates, and saves
-    `state_dict`. The loss is `imitation_loss`; an Adam of its own changes the actor, never the critic (except for a
-    body that they share). The actor's memory in the demonstration is computed with its present weights.
+    `state_dict`. The loss is `imitation_loss`. A separate Adam optimizer updates the actor, but not the critic, except
+    for a shared body. The actor's recurrent states in the demonstration are computed with its current weights.
 
-    :param demonstrations: a `.demo` file, a folder of them, or a loaded demonstration of the behavior
-    :param strength: factor of the learning rate
-    :param steps: decisions of the algorithm over which the learning rate falls to 0, where cloning ends; 0 for never
-    :param learning_rate: before `strength`; by default the first one of the algorithm
-    :param n_epochs: passes over the demonstration an update
-    :param batch_size: decisions a minibatch; by default that of the algorithm
-    :param samples_per_update: most decisions of a pass, which then are a random part of the demonstration; 0 for all
-    :raises DemonstrationError: no such demonstration
-    :raises UnityGymError: a number that makes no sense
+    :param demonstrations: Path of a `.demo` file or a folder of them, or a loaded demonstration of the behavior.
+    :param strength: Factor of the learning rate.
+    :param steps: Decisions of the algorithm over which the learning rate decreases to 0, where cloning stops; 0 for a
+        constant learning rate.
+    :param learning_rate: Learning rate before `strength`; by default the initial one of the algorithm.
+    :param n_epochs: Epochs over the demonstration per update.
+    :param batch_size: Decisions per minibatch; by default that of the algorithm.
+    :param samples_per_update: Maximum number of decisions per epoch, a random part of the demonstration; 0 for all.
+    :raises DemonstrationError: If the demonstration does not exist.
+    :raises UnityGymError: If a hyperparameter is out of range.
     """
 
     def __init__(
@@ -139,15 +142,15 @@ class BehavioralCloning:
         self._expert: Expert | None = None
 
     def setup(self, policy: AgentPolicy, learning_rate: float, batch_size: int) -> None:
-        """Take the actor of a policy, and read the demonstration.
+        """Set up the optimizer for the actor of a policy, and read the demonstration.
 
-        A demonstration that is gone, as it may be where a saved model is loaded, is missed only when the model learns.
+        If a loaded model's demonstration no longer exists, only learning raises an error.
 
-        :param policy: on its device
-        :param learning_rate: of the algorithm, where this has none of its own
-        :param batch_size: of the algorithm, where this has none of its own
-        :raises DemonstrationError: If the demonstration cannot be read, or does not fit the behavior; the message shows
-            both, sensor by sensor
+        :param policy: Policy on its device.
+        :param learning_rate: Learning rate of the algorithm, the default.
+        :param batch_size: Batch size of the algorithm, the default.
+        :raises DemonstrationError: If the demonstration cannot be read, or is incompatible with the behavior spec. The
+            message compares both, sensor by sensor.
         """
         self._policy = policy
         self._initial = self.strength * (learning_rate if self.learning_rate is None else self.learning_rate)
@@ -164,14 +167,15 @@ class BehavioralCloning:
         return self._expert
 
     def learning_rate_at(self, num_timesteps: int) -> float:
-        """Return the learning rate after so many decisions of the algorithm."""
+        """Return the learning rate after this number of decisions of the algorithm."""
         return self._initial * max(0.0, 1 - num_timesteps / self.steps) if self.steps else self._initial
 
     def update(self, num_timesteps: int) -> dict[str, torch.Tensor]:
-        """Learn from the demonstration: numbers for the log, by name; none once the learning rate is 0.
+        """Learn from the demonstration, unless the learning rate is 0.
 
-        :param num_timesteps: decisions of the algorithm until now
-        :raises DemonstrationError: the demonstration is not there
+        :param num_timesteps: Decisions of the algorithm so far.
+        :return: Logger values by name.
+        :raises DemonstrationError: If the demonstration no longer exists.
         """
         learning_rate = self.learning_rate_at(num_timesteps)
         if learning_rate <= 0:
@@ -196,14 +200,14 @@ class BehavioralCloning:
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:  # noqa: ARG002
-        """Go on with this state of the optimizer; `strict` is there as SB3 passes it."""
+        """Load a state of the optimizer; `strict` has no effect, but SB3 passes it."""
         self.optimizer.load_state_dict(state)
 
 
 def checked_cloning(demonstrations: DemonstrationSource | BehavioralCloning | None) -> BehavioralCloning | None:
-    """How an algorithm is to learn from what the user gave: from a demonstration, with Unity's defaults.
+    """Return the behavioral cloning that the user gave, or that of a demonstration with Unity's defaults.
 
-    :raises DemonstrationError: there is no such demonstration
+    :raises DemonstrationError: If the demonstration does not exist.
     """
     if demonstrations is None or isinstance(demonstrations, BehavioralCloning):
         return demonstrations

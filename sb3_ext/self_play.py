@@ -1,8 +1,7 @@
-"""Opponents from the agents' own past, and how strong they are.
+"""Opponents from the agents' own past, and their ratings.
 
-One team learns at a time. The others are played by snapshots of the policies that learn, by their newest weights, or by
-model files, so that only the learning team's experience trains. Who plays for a team changes between games, never
-within one.
+One team learns at a time, and only its experience trains. Opponents act for the other teams: snapshots of the learning
+policies, their newest weights, or model files. Opponents change only between matches.
 """
 
 from __future__ import annotations
@@ -23,48 +22,48 @@ from unity_gym.errors import UnityGymError
 from unity_gym.slots import AgentTable, with_rows
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec
 
-_ELO_SCALE = 400.0  # points ahead with which one wins ten times as often as one loses
+_ELO_SCALE = 400.0  # difference of ratings with which wins are ten times as frequent as losses
 
 
 class ActingPolicy(Protocol):
-    """A policy that decides for agents."""
+    """Policy that acts for agents."""
 
     memory_size: int
 
     def select_actions(
         self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
     ) -> tuple[ActionTuple, Array]:
-        """See `sb3_ext.policies.AgentPolicy.select_actions`."""
+        """Select actions; see `sb3_ext.policies.AgentPolicy.select_actions`."""
 
 
 class LearningModel(Protocol):
-    """A model whose earlier weights play against it: an algorithm of this package."""
+    """Model whose earlier weights are its opponents: an algorithm of this package."""
 
     num_timesteps: int
     self_play: SelfPlay | None
 
     @property
     def policy(self) -> AgentPolicy:
-        """Its policy."""
+        """Policy that learns."""
 
     @property
     def acting_policy(self) -> AgentPolicy:
-        """The policy that acts now."""
+        """Policy that acts now."""
 
 
 @dataclass(eq=False)
 class Opponent:
-    """Who can play for a team: `player()` acts, `elo` is its rating; of a snapshot, `step` is when it was taken."""
+    """Opponent for a team: `player()` acts, `elo` is its rating, `step` the timestep of a snapshot."""
 
     player: Callable[[], ActingPolicy] = field(repr=False)
     elo: float
     step: int | None = None
     file: int | None = None
-    """Number of the model file, where it is one."""
+    """Number of the model file; None for snapshots and the newest weights."""
 
 
 class Match(NamedTuple):
-    """The result of a match: `behavior` got `score` (1, ½ or 0) against `rivals`.
+    """Result of a match: `behavior` scored `score` (1, ½ or 0) against `rivals`.
 
     Each rival is a behavior with `step` and `file` of its opponent.
     """
@@ -75,9 +74,9 @@ class Match(NamedTuple):
 
 
 class SelfPlayState(NamedTuple):
-    """What a saved model keeps of its self-play.
+    """State of self-play in a saved model.
 
-    Ratings (of model files by path), snapshots as step, rating and weights, and the state of the random numbers.
+    Ratings (of model files by path), snapshots as step, rating and weights, and the state of the random generator.
     """
 
     elo: float
@@ -87,29 +86,29 @@ class SelfPlayState(NamedTuple):
 
 
 class SelfPlay:
-    """Who may play for the teams of one behavior while they do not learn, and how strong each is.
+    """Opponents for the teams of one behavior that do not learn, and their ratings.
 
-    These are the last `window` snapshots of its policy, the model files of `opponents`, and its newest weights. The
-    first snapshot is taken at the start, the others whenever a multiple of `save_steps` has passed.
+    Opponents are the last `window` snapshots of the behavior's policy, the model files of `opponents`, and the newest
+    weights. The first snapshot is taken at the start, the others whenever a multiple of `save_steps` has passed.
 
-    Every game that came to its end moves the ratings of both sides (Elo 1978): who learns gets K (s − e), with s = 1, ½
-    or 0 for a last reward (own and group's, of all who ended with the game) above, at or below 0, and
-    e = 1 / (1 + 10^((r_opponent − r) / 400)); the opponent loses as much. Of several opposing teams each counts by its
-    share. A game against one's own newest weights moves nothing, and an interrupted one does not count. The rating
-    of a snapshot starts with that of the behavior.
+    Each match that terminated changes the ratings of both sides (Elo 1978): the learning team's changes by K (s − e),
+    where e = 1 / (1 + 10^((r_opponent − r) / 400)), and the opponent's by the opposite. The score s is 1, ½ or 0 if the
+    last reward is above, at or below 0: the sum of individual and group rewards of the agents that ended with the
+    match. Several opposing teams share the change equally. Matches against the newest weights and truncated matches
+    change no rating. The rating of a snapshot starts at that of the behavior.
 
-    It belongs to the model that it was set up with, is saved with it, and a loaded model goes on with what it had.
+    A `SelfPlay` belongs to the model of `setup` and is saved with it; a loaded model continues from the saved state.
 
-    :param save_steps: between snapshots, in steps of the model
-    :param team_change: until another team learns, in steps of the model; by default 5 `save_steps`
-    :param swap_steps: until new players are drawn, in decisions of the behavior's teams that do not learn
-    :param window: snapshots that are kept; 0 for none, so that only `opponents` and the newest weights play
-    :param play_against_latest_model_ratio: probability that who is drawn is the newest weights
-    :param initial_elo: first rating of the model and of `opponents`
-    :param opponents: `.onnx` files of this behavior, each as likely as a snapshot
-    :param k_factor: K; 1 as in Unity's trainer
-    :param seed: of who is drawn
-    :raises UnityGymError: a number that is none of these
+    :param save_steps: Timesteps of the model between snapshots.
+    :param team_change: Timesteps of the model until another team learns (default: 5 `save_steps`).
+    :param swap_steps: Decisions of the behavior's teams that do not learn, until new opponents are sampled.
+    :param window: Number of stored snapshots; 0 for none, so that only `opponents` and the newest weights play.
+    :param play_against_latest_model_ratio: Probability that a sampled opponent is the newest weights.
+    :param initial_elo: Initial rating of the model and of `opponents`.
+    :param opponents: Paths of `.onnx` files of this behavior, each as probable as a snapshot.
+    :param k_factor: Factor K (default: 1, as in Unity's trainer).
+    :param seed: Seed of the opponent sampling.
+    :raises UnityGymError: If a parameter is out of range, or there are no opponents.
     """
 
     def __init__(
@@ -141,12 +140,12 @@ class SelfPlay:
         self._rng = np.random.default_rng(seed)
         self._kept = SelfPlayState(initial_elo, {}, [], self._rng.bit_generator.state)
         self._model: LearningModel | None = None
-        self._decisions = 0  # since players were drawn
+        self._decisions = 0  # since opponents were sampled
 
     def setup(self, model: LearningModel) -> None:
-        """Start with the policy of a model. One that had a self-play when it was saved goes on with its players.
+        """Start with the policy of a model; a model that was saved with self-play continues with its opponents.
 
-        :raises UnityGymError: a model file that cannot be read, or is of another behavior
+        :raises UnityGymError: If a model file cannot be read, or is incompatible with the behavior spec.
         """
         if self._model is not model:
             state = (self if model.self_play is None else model.self_play)._keep()
@@ -168,10 +167,10 @@ class SelfPlay:
         self.snapshots: deque[Opponent] = deque(maxlen=self.window)
 
     def replica(self, policy: AgentPolicy, number: int) -> SelfPlay:
-        """Return the same opponents in a sampler of another process: the newest weights are those of `policy`.
+        """Return the same opponents for a sampler in another process, with `policy` as the newest weights.
 
-        :param policy: Acts there for the team that learns.
-        :param number: Of the sampler; each samples other opponents.
+        :param policy: Policy that acts in that process for the learning team.
+        :param number: Number of the sampler; each samples other opponents.
         """
         twin = copy.copy(self)
         twin._rng = np.random.default_rng()
@@ -188,7 +187,10 @@ class SelfPlay:
     ) -> None:
         """Add weights of this policy's actor as an opponent.
 
-        :param elo: Its rating; by default that of the newest weights.
+        :param policy: Policy with the networks of the weights.
+        :param step: Timestep of the snapshot.
+        :param weights: Weights and statistics by name.
+        :param elo: Rating of the snapshot; by default that of the newest weights.
         """
         actor = policy.actor()
         actor.load_acting(weights)
@@ -201,7 +203,7 @@ class SelfPlay:
         return min(self._next_save, self._next_change) - self._model.num_timesteps
 
     def opponent(self, step: int | None, file: int | None) -> Opponent | None:
-        """Return the snapshot of a step, a model file, or else the newest weights; None for a snapshot that is gone."""
+        """Return the snapshot of a step, a model file, or else the newest weights; None for a removed snapshot."""
         if file is not None:
             return self.files[file]
         if step is None:
@@ -209,7 +211,7 @@ class SelfPlay:
         return next((snapshot for snapshot in self.snapshots if snapshot.step == step), None)
 
     def rate(self, score: float, rivals: Sequence[Opponent]) -> None:
-        """Move the ratings by one match of the newest weights."""
+        """Update the ratings after one match of the newest weights."""
         rivals = [rival for rival in rivals if rival is not self.newest]
         expected = [1 / (1 + 10 ** ((rival.elo - self.elo) / _ELO_SCALE)) for rival in rivals]
         for rival, chance in zip(rivals, expected, strict=True):
@@ -225,14 +227,14 @@ class SelfPlay:
 
     @property
     def elo(self) -> float:
-        """The rating of the newest weights."""
+        """Rating of the newest weights."""
         newest: Opponent | None = getattr(self, "newest", None)
         return self._kept.elo if newest is None else newest.elo
 
     def save_if_due(self) -> bool:
-        """Take a snapshot where a multiple of `save_steps` has passed since the last one.
+        """Take a snapshot if a multiple of `save_steps` has passed since the last one.
 
-        :return: Whether it was due.
+        :return: Whether a snapshot was due.
         """
         assert self._model is not None, "after setup"
         steps = self._model.num_timesteps
@@ -243,14 +245,14 @@ class SelfPlay:
         return is_due
 
     def newest_snapshot(self) -> tuple[int, dict[str, Array]]:
-        """Step and weights of the last snapshot."""
+        """Return step and weights of the last snapshot."""
         actor, step = self.snapshots[-1].player(), self.snapshots[-1].step
         assert isinstance(actor, AgentPolicy)
         assert step is not None
         return step, actor.weights()
 
     def poll_team_change(self) -> bool:
-        """Whether a multiple of `team_change` has passed since it was last asked."""
+        """Return whether a multiple of `team_change` has passed since the previous call."""
         assert self._model is not None, "after setup"
         steps = self._model.num_timesteps
         is_due = steps >= self._next_change
@@ -258,14 +260,14 @@ class SelfPlay:
         return is_due
 
     def poll_swap(self, decisions: int) -> bool:
-        """Whether, with this number of decisions more, `swap_steps` have passed since new players were drawn."""
+        """Add decisions, and return whether `swap_steps` have passed since opponents were sampled."""
         self._decisions += decisions
         is_due = self._decisions >= self.swap_steps
         self._decisions %= self.swap_steps
         return is_due
 
     def sample_opponent(self) -> Opponent:
-        """Draw who plays."""
+        """Sample an opponent."""
         if self._rng.random() < self.play_against_latest_model_ratio:
             return self.newest
         others = [*self.snapshots, *self.files]
@@ -287,27 +289,27 @@ class SelfPlay:
         return SelfPlayState(self.elo, files, snapshots, self._rng.bit_generator.state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return ratings, snapshots and the state of the random numbers as plain data."""
+        """Return ratings, snapshots and the state of the random generator as plain data."""
         return self._keep()._asdict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned; the model that this belongs to continues with it."""
+        """Load the return value of `state_dict`, from which the model continues."""
         self._kept = SelfPlayState(**state)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what `save` of the model keeps: no players, but their weights."""
+        """Return the state that `save` of the model stores: weights instead of policies."""
         players = ("newest", "snapshots", "files")
         rest = {name: value for name, value in self.__dict__.items() if name not in players}
         return rest | {"_model": None, "_kept": self._keep()}
 
 
 class FixedOpponents(SelfPlay):
-    """Model files that play for a behavior which does not learn.
+    """Model files that act for a behavior that does not learn.
 
-    :param opponents: the files
-    :param spec: of the behavior
-    :param swap_steps: as in `SelfPlay`
-    :param seed: of who is drawn
+    :param opponents: Paths of the `.onnx` files.
+    :param spec: Specification of the behavior.
+    :param swap_steps: Decisions until new opponents are sampled.
+    :param seed: Seed of the opponent sampling.
     """
 
     def __init__(
@@ -330,10 +332,10 @@ def _next_multiple(steps: int, of: int) -> int:
 
 @dataclass(eq=False)
 class _Team:
-    """A team, with one entry per row of its table.
+    """Team with one entry per row of its table.
 
-    The number of the line-up of the row's game, what the row's player remembers, and what the table showed at
-    last.
+    The entries are the number of the match's matchup, the opponent's recurrent state, and the latest `alive` and
+    `group` of the table.
     """
 
     table: AgentTable
@@ -345,7 +347,7 @@ class _Team:
     group: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def require_room(self, memory_size: int = 0) -> None:
-        """Have an entry for each row of the table, and so much memory."""
+        """Allocate an entry for each row of the table, with recurrent states of at least this size."""
         rows = len(self.table)
         self.lineup, self.alive = with_rows(self.lineup, rows), with_rows(self.alive, rows)
         self.memory = with_rows(self.memory, rows)
@@ -353,51 +355,48 @@ class _Team:
 
 
 class Matchmaker:
-    """The teams of a scene: which of them learns, and who plays for the others.
+    """Teams of a scene: the learning team and the opponents of the others.
 
-    A game is what an agent starts with an episode. It keeps the line-up, one player for each team, that is current
-    then; who joins a running episode of its group takes the group's. So all agents that start together meet the same
-    players, and a result counts for those who really played.
+    A match starts with an agent's episode and fixes the matchup (one policy per team). An agent that joins its group's
+    running episode inherits its matchup. So agents that start together meet the same opponents, and results rate the
+    policies that played.
     """
 
     def __init__(self) -> None:
         self.learning = ""
-        """The name of the team that learns; none at first."""
+        """Name of the learning team, empty at first."""
         self._teams: dict[str, _Team] = {}
         self._lineups: dict[int, dict[str, Opponent]] = {0: {}}
         self._current = 0
-        self._due: set[str] = set()  # teams that are to get new players
+        self._due: set[str] = set()  # teams for which new opponents are due
         self._matches: list[Match] = []
         self.generator: torch.Generator | None = None
-        """Source of the actions of opponents; None for torch's global one."""
+        """Generator of the opponents' actions; None for torch's global one."""
 
     def enter(self, team: str, table: AgentTable, play: SelfPlay, deterministic: bool = False) -> None:
         """Add a team.
 
-        :param team: name of the behavior, with the number of the team
-        :param table: its agents
-        :param play: who may play for it, after its `setup`
-        :param deterministic: its players take the most likely actions
+        :param team: Name of the behavior, with the number of the team.
+        :param table: Table of the team's agents.
+        :param play: Opponents that may act for the team, after their `setup`.
+        :param deterministic: Whether the opponents take the most likely actions.
         """
         self._teams[team] = _Team(table, play, deterministic)
         self._draw([team])
 
     def learn(self, team: str) -> None:
-        """Let this team learn and draw new players for all others, who play from the next games on."""
+        """Let this team learn, and sample new opponents for all others from their next matches."""
         self.learning = team
         self._draw([name for name in self._teams if name != team])
 
     def following(self, teams: Collection[str]) -> str | None:
-        """Return the one of `teams` that learns next, in the order of their numbers.
-
-        None if there is no other team.
-        """
+        """Return the next learning team among `teams`, in the order of their numbers; None if there is no other."""
         order = sorted(self._teams, key=number_and_name)
         now = order.index(self.learning)
         return next((name for name in order[now + 1 :] + order[:now] if name in teams), None)
 
     def players(self, team: str) -> list[Opponent | None]:
-        """Who plays for each row of a team; None where no game has started."""
+        """Return the opponent in each row of a team; None where no match has started."""
         entry = self._teams[team]
         return [
             self._lineups[number].get(team) if alive else None
@@ -405,7 +404,7 @@ class Matchmaker:
         ]
 
     def select_actions(self, without: Collection[str]) -> dict[str, ActionTuple]:
-        """Return the actions of all rows of all teams but these, each player's at once, by team."""
+        """Return the actions of all rows by team, without these teams; each opponent acts in one batch."""
         return {name: self._decide(name, team) for name, team in self._teams.items() if name not in without}
 
     def _decide(self, name: str, team: _Team) -> ActionTuple:
@@ -419,7 +418,7 @@ class Matchmaker:
             player = opponent.player()
             size = player.memory_size
             team.require_room(size)
-            # A model file draws by itself.
+            # A model file samples by itself.
             options = {"generator": self.generator} if isinstance(player, AgentPolicy) else {}
             chosen, team.memory[mine, :size] = player.select_actions(
                 [column[mine] for column in table.observations],
@@ -434,7 +433,7 @@ class Matchmaker:
         return actions
 
     def store_outcomes(self) -> None:
-        """Note, after each exchange and each reset, which games have ended and which start."""
+        """Update which matches ended and which start, after each environment step and each reset."""
         if self.learning:
             self._rate(self._teams[self.learning])
         if self._due:
@@ -458,12 +457,12 @@ class Matchmaker:
             self._matches.append(Match(self.learning.partition("?")[0], score, others))
 
     def pop_matches(self) -> list[Match]:
-        """Return the results since the last call, which have moved the ratings of the opponents here."""
+        """Return the results since the last call, which the ratings here already include."""
         matches, self._matches = self._matches, []
         return matches
 
     def _draw(self, teams: Sequence[str]) -> None:
-        """Make a line-up with new players for these teams, and discard those that no game uses."""
+        """Make a matchup with new opponents for these teams, and discard matchups that no match uses."""
         used = {self._current}.union(*(team.lineup[team.alive].tolist() for team in self._teams.values()))
         lineup = self._lineups[self._current] | {name: self._teams[name].play.sample_opponent() for name in teams}
         self._current += 1
@@ -487,6 +486,6 @@ class Matchmaker:
 
 
 def number_and_name(team: str) -> tuple[int, str]:
-    """Of "Name?team=1"."""
+    """Return team number and behavior name of a string like "Name?team=1"."""
     name, _, number = team.partition("?team=")
     return int(number) if number.isdecimal() else 0, name

@@ -19,24 +19,24 @@ from unity_gym.specs import ActionTuple, Array
 
 
 class SelfPlayVecEnv(UnityVecEnv):
-    """The agents of one team, who learn, while others play for the other teams: past selves of the model, or files.
+    """`UnityVecEnv` of the learning team, with opponents for the other teams: past policies of the model, or files.
 
-    After every `team_change` steps it is another team of the behavior. Otherwise it is a `UnityVecEnv`, whose model is
-    one of this package and learns with a `SelfPlayCallback`:
+    The learning team changes every `team_change` steps. The model is an algorithm of this package and learns with a
+    `SelfPlayCallback`:
 
         env = SelfPlayVecEnv("Unity-SoccerTwos-v0", SelfPlay(save_steps=50_000, window=10))
         POCA("UnityPOCAPolicy", env).learn(5_000_000, callback=SelfPlayCallback())
 
-    Until then no policy acts for the other teams, and a step raises.
+    Before `learn`, no policy acts for the other teams, and a step raises an error.
 
-    :param env_id: a registered id
-    :param self_play: who may play; by default `SelfPlay()`
-    :param n_instances: how many players to launch
-    :param behavior: which one learns, where the scene has several
-    :param opponents: the `.onnx` files that play for each other behavior of the scene, by its name
-    :param options: as in `UnityVecEnv`
-    :raises InvalidValueError: no such behavior
-    :raises UnityGymError: If `UnityVecEnv` raises, or the behavior has no opponents, or another one has no policy.
+    :param env_id: Registered id.
+    :param self_play: Opponents and their parameters (default: `SelfPlay()`).
+    :param n_instances: Number of players to launch.
+    :param behavior: Name of the learning behavior, if the scene has several.
+    :param opponents: Paths of the `.onnx` files that act for each other behavior of the scene, by its name.
+    :param options: Options of `UnityVecEnv`.
+    :raises InvalidValueError: If the behavior does not exist.
+    :raises UnityGymError: If `UnityVecEnv` raises, the behavior has no opponents, or another one has no policy.
     """
 
     _sees_all_behaviors: ClassVar[bool] = True
@@ -86,7 +86,7 @@ class SelfPlayVecEnv(UnityVecEnv):
         return self._teams[0], tables[self._teams[0]]
 
     def start(self, model: UnityAlgorithm) -> None:
-        """Let the past selves of a model play; the callback calls it."""
+        """Start self-play with the past policies of a model; the callback calls this method."""
         self.self_play.setup(model)
         self.matchmaker = Matchmaker()
         for name, table in self._pool.tables.items():
@@ -95,7 +95,7 @@ class SelfPlayVecEnv(UnityVecEnv):
         self.matchmaker.store_outcomes()
 
     def copies(self) -> PlayerCopies:
-        """Raise: the opponents of this environment act in the process of the script.
+        """Raise an error, as the opponents of this environment act in the process of the script.
 
         :raises UnityGymError: Always.
         """
@@ -105,7 +105,7 @@ class SelfPlayVecEnv(UnityVecEnv):
         )
 
     def reset(self) -> VecEnvObs:
-        """See `UnityVecEnv.reset`."""
+        """Reset the environment; see `UnityVecEnv.reset`."""
         observations = super().reset()
         self.matchmaker.store_outcomes()
         return observations
@@ -123,7 +123,7 @@ class SelfPlayVecEnv(UnityVecEnv):
         return told
 
     def change_team(self, model: UnityAlgorithm) -> None:
-        """Let the next team of the behavior learn, if there is one. The running games of all teams are cut."""
+        """Let the next team of the behavior learn, if there is one; the running matches of all teams are cut."""
         team = self.matchmaker.following(self._teams)
         if team is None:
             return
@@ -139,9 +139,9 @@ class SelfPlayVecEnv(UnityVecEnv):
 
 
 class SelfPlayCallback(BaseCallback):
-    """What a model of this package needs to learn on a `SelfPlayVecEnv`; it logs `Self-play/ELO`.
+    """Callback with which a model of this package learns on a `SelfPlayVecEnv`; it logs `Self-play/ELO`.
 
-    :raises UnityGymError: another environment, also one in a wrapper, or a model of another package
+    :raises UnityGymError: If the environment is not an unwrapped `SelfPlayVecEnv`, or the model is of another package.
     """
 
     _env: SelfPlayVecEnv

@@ -30,42 +30,40 @@ _EVERY_AREA = 2**31 - 1
 
 
 class UnityVecEnv(VecEnv):
-    """Each agent, in one or more players, is a sub-environment; plain SB3 algorithms learn on it.
+    """Vectorized environment whose sub-environments are the agents of one or more players, also for SB3's algorithms.
 
-    With `wait_for="all"` a step ends when every agent with a running episode requests a decision. An agent that
-    requests one sooner repeats its action, of which a warning tells. With `wait_for="any"` a step is one exchange with
-    each player: a row whose agent has not requested a decision says so in its info (`requests_decision`), keeps its
-    observation, gets no reward and ignores its next action. Algorithms of SB3 learn from such rows as if they had
-    acted. Those of this package keep the rows apart, in both modes alike.
+    With `wait_for="all"`, a step ends when each agent with a running episode requests a decision. An agent that
+    requests one sooner repeats its action, and a warning reports it. With `wait_for="any"`, each player makes one
+    environment step. The info contains `requests_decision`. A row where it is False keeps its observation, gets no
+    reward and ignores its next action. SB3's algorithms learn from such rows as if their agents had acted; those of
+    this package treat each row separately in both modes.
 
-    Where an episode ended, the returned
-    observation is the first of the next one (same-step reset), and the info holds `terminal_observation`,
-    `TimeLimit.truncated` and, as SB3's `Monitor` gives it, `episode` (return `r`, length `l` in decisions, time `t` in
-    seconds). The reward is the agent's own plus its group's. The first info holds `stats` where the scene sent
-    statistics, numbers by name; `StatsCallback` logs them. `env_method("action_masks")` gives the masks, True =
-    allowed.
+    If an episode ended, the returned observation is the first of the next one (same-step reset). The info then contains
+    `terminal_observation`, `TimeLimit.truncated` and, in the format of SB3's `Monitor`, `episode` (return `r`, length
+    `l` in decisions, time `t` in seconds). The reward is the sum of individual and group reward. The first info
+    contains `stats`, numbers by name, if the scene sent statistics; `StatsCallback` logs them.
+    `env_method("action_masks")` returns the masks, True = allowed.
 
-    Agents may come and go while there are rows enough. A row without a living agent returns an old observation (zeros
-    before its first agent), reward 0 and done False, its info holds `alive` False, and its action is ignored.
+    Agents may spawn and disappear while there are enough rows. A row without an active agent returns an old observation
+    (zeros before its first agent), reward 0 and done False. Its info contains `alive` False, and its action is ignored.
 
-    :param env_id: a registered id, such as "Unity-3DBall-v0" or, with `file_name`, "Unity-v0"
-    :param n_instances: how many players to launch
-    :param num_envs: the number of rows, as many as agents of all players may live at once: the embedded player lays out
-        as many areas as that takes, unless `num_areas` says how many. By default one for each agent that lives when the
-        scenes start
-    :param behavior: the names of the behaviors whose agents have the rows, one or several, each with or without its
-        "?team=…"; they may appear later. By default all, which must observe and do the same
-    :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key a sensor)
-    :param wait_for: "all" or "any"
-    :param render_mode: "rgb_array": `render()` returns the images of all agents side by side, see
-        `unity_gym.envs.rendering.render_frames`
-    :param options: as in `unity_gym.options.PlayerOptions`
-    :raises InvalidValueError: no such id or behavior
-    :raises UnityGymError: If behaviors differ and none was named, or there are more agents than `num_envs`
+    :param env_id: Registered id, such as "Unity-3DBall-v0" or, with `file_name`, "Unity-v0".
+    :param n_instances: Number of players to launch.
+    :param num_envs: Number of rows, the maximum of agents of all players at once. The embedded player builds as many
+        areas as they need, unless `num_areas` is given. By default one row per agent at the start of the scenes.
+    :param behavior: Names of the behaviors whose agents have the rows, one or several, each with or without "?team=…".
+        Their agents may appear later. By default all behaviors, which must have the same observations and actions.
+    :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key per sensor).
+    :param wait_for: "all" or "any".
+    :param render_mode: "rgb_array" if `render()` is to return the images of all agents side by side; see
+        `unity_gym.envs.rendering.render_frames`.
+    :param options: Options of `unity_gym.options.PlayerOptions`.
+    :raises InvalidValueError: If the id or the behavior does not exist.
+    :raises UnityGymError: If behaviors differ and none is named, or there are more agents than `num_envs`.
     """
 
     _sees_all_behaviors: ClassVar[bool] = False
-    """Whether behaviors that are not asked for have tables too."""
+    """Whether all behaviors have tables, also those that `behavior` does not name."""
 
     @takes_player_options
     def __init__(
@@ -87,7 +85,7 @@ class UnityVecEnv(VecEnv):
         settings = PlayerOptions(**{**registered_options(env_id), **options})
         self._launched = (settings, n_instances, num_envs, behavior)
         self._seed_of_reset: int | None = None
-        self._parameters: dict[str, float] = {}  # those that `set_options` has set
+        self._parameters: dict[str, float] = {}  # environment parameters that `set_options` has set
         self.render_mode = render_mode
         areas_to_draw = _EVERY_AREA if render_mode else 0
         if self._sees_all_behaviors:
@@ -118,7 +116,7 @@ class UnityVecEnv(VecEnv):
         return self._pool.only_table()
 
     def reset(self) -> VecEnvObs:
-        """Start a new episode everywhere, with the seed and options that `seed()` and `set_options()` left."""
+        """Start new episodes of all agents, with the seed of `seed()` and the options of `set_options()`."""
         seed, options = self._seeds[0], self._options[0]
         if options:
             self._pool.set_environment_parameters(options)
@@ -138,11 +136,11 @@ class UnityVecEnv(VecEnv):
         return self._layout.select(self._table.observations)  # type: ignore[no-any-return]
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Note the actions of all agents."""
+        """Store the actions of all agents for `step_wait`."""
         self._actions = action_columns(self._table.spec.action_spec, actions, self.num_envs)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Act, and advance as `wait_for` says."""
+        """Act, and advance by one step; see `wait_for`."""
         if self._waits_for_all:
             rewards, dones, infos = self._advance(self._pool.step, self._actions)
         else:
@@ -151,17 +149,17 @@ class UnityVecEnv(VecEnv):
         return self._layout.select(self._table.observations), rewards, dones, infos
 
     def step_once(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
-        """Step each player once: the rows of `table` that request a decision act; the step waits for no agent.
+        """Step each player once: the rows of `table` that request a decision act, and the step waits for no agent.
 
-        For a learner that keeps rows apart that decide at different times.
+        The method is for algorithms in which agents act at different times.
 
-        :param actions: of all rows of the table; only those of rows that decide are sent
-        :return: rewards (rows,), ends (rows,) and infos, as `step` gives them
+        :param actions: Actions of all rows of the table; only those of rows that request a decision are sent.
+        :return: Rewards (rows,), dones (rows,) and infos, as in `step`.
         """
         return self._advance(self._pool.step_once, actions)
 
     def copies(self) -> PlayerCopies:
-        """Return how to launch players like those of this environment in other processes.
+        """Return a description with which other processes launch players like those of this environment.
 
         :raises UnityGymError: If they cannot be launched there.
         """
@@ -172,12 +170,12 @@ class UnityVecEnv(VecEnv):
 
     @property
     def table(self) -> AgentTable:
-        """The agents as columns."""
+        """Table of the agents, one row per agent."""
         return self._table
 
     @property
     def layout(self) -> ObservationLayout:
-        """How the sensors are presented as observations."""
+        """Form of the observations."""
         return self._layout
 
     def _advance(
@@ -220,7 +218,7 @@ class UnityVecEnv(VecEnv):
             )
 
     def _tell_ends(self, infos: list[dict[str, Any]], rows: Array) -> None:
-        """Fill the infos of the rows whose episode ended; only they are looped over."""
+        """Fill the infos of the rows whose episode ended."""
         table = self._table
         final = self._layout.select(table.final_observations, rows)
         elapsed = round(time.monotonic() - self._started, 6)
@@ -239,11 +237,11 @@ class UnityVecEnv(VecEnv):
         return masks
 
     def close(self) -> None:
-        """End the players. Can be called any number of times."""
+        """Close the players; further calls have no effect."""
         self._pool.close()
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether the agents have this attribute: SB3 asks for `action_masks` in this way."""
+        """Return whether the agents have this attribute, such as `action_masks`, for which SB3 checks."""
         if attr_name == "action_masks":
             return self._table.spec.action_spec.discrete_size > 0
         return hasattr(self, attr_name)
@@ -253,9 +251,9 @@ class UnityVecEnv(VecEnv):
         return [getattr(self, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:  # noqa: ARG002
-        """Raise: the agents are rows of one table and have no attributes of their own.
+        """Raise an error, as the agents are rows of one table and have no separate attributes.
 
-        :raises UnityGymError: always
+        :raises UnityGymError: Always.
         """
         raise UnityGymError(
             f"cannot set {attr_name!r} for {indices}: the agents of a UnityVecEnv are no objects of their own; set "
@@ -267,7 +265,7 @@ class UnityVecEnv(VecEnv):
     ) -> list[Any]:
         """Call `action_masks` for each agent of `indices`.
 
-        :raises UnityGymError: another method
+        :raises UnityGymError: If `method_name` is another method.
         """
         if method_name != "action_masks" or method_args or method_kwargs:
             raise UnityGymError(f"the agents of a UnityVecEnv have the method 'action_masks' only, not {method_name!r}")
@@ -276,9 +274,9 @@ class UnityVecEnv(VecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Return True for SB3's `Monitor`, whose `episode` statistics this environment gives itself."""
+        """Return True for SB3's `Monitor`, as the infos of this environment contain its `episode` statistics."""
         return [issubclass(Monitor, wrapper_class)] * len(list(self._get_indices(indices)))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """With `render_mode="rgb_array"`, the image of each agent, uint8 (height, width, 3); otherwise None."""
+        """Return the image of each agent, uint8 (height, width, 3), with `render_mode="rgb_array"`, otherwise None."""
         return render_frames(self._pool, self._table) if self.render_mode else [None] * self.num_envs
