@@ -1,4 +1,4 @@
-"""The agents that an algorithm learns from, as columns: those of `UnityVecEnv`, or of any other SB3 `VecEnv`."""
+"""The agents that an algorithm trains, as arrays: those of `UnityVecEnv`, or of any other SB3 `VecEnv`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from unity_gym.specs import (
 
 
 class SpaceAdapter:
-    """Observations and actions, as the spaces of an environment form them, from and to columns.
+    """Conversion of observations and actions between the spaces of an environment and arrays.
 
-    `spec` says what the columns are: each key of a `Dict` space is a sensor; images stay C×H×W, discrete observations
-    become one-hot vectors, everything else a flat vector. `low` and `high` bound the continuous actions.
+    `spec` describes the arrays: each key of a `Dict` space is a sensor; images stay C×H×W, discrete observations become
+    one-hot vectors, everything else a flat vector. `low` and `high` are the bounds of the continuous actions.
 
-    :param observation_space: of one agent
-    :param action_space: of one agent; as `unity_gym.spaces.action_space` forms it, or `MultiBinary`
-    :param unity: the specification and layout of a Unity behavior, whose sensors then are the columns
-    :raises ActionError: an action space that is none of these
+    :param observation_space: Observation space of one agent.
+    :param action_space: Action space of one agent, as `unity_gym.spaces.action_space` returns it, or `MultiBinary`.
+    :param unity: Specification and layout of a Unity behavior, whose sensors are then the arrays.
+    :raises ActionError: If the action space is none of these.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SpaceAdapter:
         self.high = box.high.reshape(shape) if isinstance(box, spaces.Box) else np.zeros(shape, np.float32)
 
     def columns(self, observations: Any) -> list[Array]:
-        """One array (n, *shape) a sensor, from a batch of n observations."""
+        """Return one array (n, *shape) per sensor, from a batch of n observations."""
         if self._unity is not None:
             return self._unity[1].columns(observations)
         if isinstance(self.observation_space, spaces.Dict):
@@ -66,7 +66,7 @@ class SpaceAdapter:
         return [_column(self.observation_space, observations)]
 
     def tensors(self, sensors: Sequence[torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Return observations as the space forms them, from one tensor (n, *shape) per sensor.
+        """Return observations in the form of the space, from one tensor (n, *shape) per sensor.
 
         Discrete observations stay one-hot vectors.
         """
@@ -104,7 +104,7 @@ def _sensor(name: str, space: spaces.Space[Any]) -> ObservationSpec:
 
 
 def _column(space: spaces.Space[Any], part: Array) -> Array:
-    """Return a batch of n observations of one space → (n, *shape)."""
+    """Return a batch of n observations of one space as an array (n, *shape)."""
     if isinstance(space, spaces.Discrete):
         one_hot: Array = np.eye(int(space.n), dtype=np.float32)[part.reshape(-1) - int(space.start)]
         return one_hot
@@ -139,11 +139,11 @@ def _action_spec(space: spaces.Space[Any]) -> ActionSpec:
 
 
 def memory_before(state: tuple[np.ndarray, ...] | None, episode_start: np.ndarray | None, n: int, size: int) -> Array:
-    """Return the memory, float32 (n, size), that n agents decide with.
+    """Return the recurrent states before the next decision of n agents, float32 (n, size).
 
-    :param state: as the last decision returned it; None at first and where there is none
-    :param episode_start: bool (n,), where the memory starts again; None: everywhere without a state, nowhere with one
-    :raises UnityGymError: no state, although an episode goes on
+    :param state: Recurrent state that the last decision returned; None at the start, and without recurrence.
+    :param episode_start: Agents whose recurrent state is reset, bool (n,). None: all without a state, else none.
+    :raises UnityGymError: If there is no state in mid-episode.
     """
     starts = np.full(n, state is None) if episode_start is None else np.asarray(episode_start, bool).reshape(n)
     if state is not None:
@@ -157,7 +157,7 @@ def memory_before(state: tuple[np.ndarray, ...] | None, episode_start: np.ndarra
 
 
 class AgentTableLike(Protocol):
-    """What `unity_gym.slots.AgentTable` shows, which says what each column means."""
+    """Attributes of `unity_gym.slots.AgentTable`, which documents the arrays."""
 
     observations: list[Array]
     final_observations: list[Array]
@@ -175,40 +175,43 @@ class AgentTableLike(Protocol):
 
 
 class Agents(Protocol):
-    """Agents that take actions: the columns in `table`, and a step."""
+    """Agents that take actions: their arrays in `table`, and a step."""
 
     @property
     def table(self) -> AgentTableLike:
-        """What the agents see and got now."""
+        """Current observations and outcomes of the agents."""
 
     def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
-        """Let the rows that have `requests_decision` act: rewards (rows,), ends (rows,) and infos, as of a `VecEnv`."""
+        """Let the rows with `requests_decision` act.
+
+        :return: Rewards (rows,), dones (rows,) and infos, as of a `VecEnv`.
+        """
 
 
 class UnityAgents:
-    """The agents of a `UnityVecEnv`, each of which is waited for by itself."""
+    """Agents of a `UnityVecEnv`; each acts as soon as it requests a decision."""
 
     def __init__(self, env: UnityVecEnv) -> None:
         self._env = env
 
     @property
     def table(self) -> AgentTable:
-        """The agent table."""
+        """Agent table."""
         return self._env.table
 
     def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
-        """One exchange with each player."""
+        """Step each player once."""
         return self._env.step_once(actions)
 
 
 class VecEnvAgents:
-    """The sub-environments of any `VecEnv`: each decides at every step. It is its own table.
+    """Sub-environments of any `VecEnv`, each of which acts at every step. The object is its own table.
 
-    Rows whose info says `alive` False, as a wrapped `UnityVecEnv` does of rows without an agent, decide nothing.
+    Rows whose info has `alive` False, such as rows without an agent of a wrapped `UnityVecEnv`, do not act.
 
-    :param env: the environment, after its reset
-    :param space: its observations and actions as columns
-    :param observations: what its reset returned
+    :param env: Environment, after its reset.
+    :param space: Conversion of its observations and actions.
+    :param observations: Observations that its reset returned.
     """
 
     def __init__(self, env: VecEnv, space: SpaceAdapter, observations: Any) -> None:
@@ -218,7 +221,7 @@ class VecEnvAgents:
         self.observations = space.columns(observations)
         self.final_observations = [column.copy() for column in self.observations]
         self.reward, self.group_reward = np.zeros(n, np.float32), np.zeros(n, np.float32)
-        self._read_alive(env.unwrapped.reset_infos)  # wrappers do not pass them on
+        self._read_alive(env.unwrapped.reset_infos)  # wrappers do not forward them
         self.terminated, self.truncated = np.zeros(n, bool), np.zeros(n, bool)
         branches = space.spec.action_spec.discrete_branches
         self._masked = bool(branches) and is_masking_supported(env)
@@ -230,16 +233,16 @@ class VecEnvAgents:
 
     @property
     def group(self) -> Array:
-        """int64 (rows,): each is alone."""
+        """Groups, int64 (rows,): each agent has its own."""
         return -1 - np.arange(len(self))
 
     @property
     def table(self) -> VecEnvAgents:
-        """These columns."""
+        """The object itself."""
         return self
 
     def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
-        """Step the environment; the columns show what came of it."""
+        """Step the environment, and store the results in the arrays."""
         self.last_observations, rewards, dones, infos = self._env.step(self._space.actions(actions))
         self.observations = self._space.columns(self.last_observations)
         self.reward = np.asarray(rewards, np.float32)

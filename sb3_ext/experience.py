@@ -1,9 +1,9 @@
-"""What agents experienced, decision by decision: written while they act, handed over in whole trajectories.
+"""Experience of agents, stored while they act and returned in whole trajectories.
 
-A trajectory is a run of decisions of one agent in one episode; it ends where the episode does, or where it is cut.
-Every end keeps the true state that followed the last decision, so that cuts and truncations bootstrap from it.
+A trajectory is a sequence of decisions of one agent in one episode. It ends with the episode, or where it is cut. Every
+end has the true state after the last decision, so that cuts and truncations bootstrap from it.
 
-This is the acting half, in arrays. `sb3_ext.rollout` and `sb3_ext.replay` are what learning reads.
+This is the part for acting, in arrays. `sb3_ext.rollout` and `sb3_ext.replay` contain the data for training.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _FIRST_CAPACITY = 1024
 
 @dataclass
 class Trajectories:
-    """n decisions in whole trajectories, one after another, as arrays: what a sampler hands to a learner.
+    """Trajectories with n decisions, one after another, as arrays, which a sampler passes to a learner.
 
-    Trajectories are ordered by row, those of one row by time.
+    Trajectories are ordered by row, then by time.
 
     - `decisions`: arrays (n, …) by name: `observation_0`, `observation_1` …, `action` (float32, raw), `log_prob`,
       `memory` (the recurrent state before the decision), `mask` (True = allowed), `reward` and `group_reward` (float32,
-      caused by the decision) and `version` (int64, of the weights that acted)
+      caused by the decision) and `version` (int64, of the acting weights)
     - `ends`: arrays (trajectories, …) by name, of the state after the last decision: `observation_0` …, `mask` and
       `memory`; and `terminated` (bool), `is_episode_end` (bool, False where it was cut) and `row` (int64, of the table)
     - `lengths`: int64 (trajectories,), numbers of decisions
@@ -52,12 +52,12 @@ class Trajectories:
         return sum(name.startswith("observation_") for name in self.ends)
 
     def arrays(self) -> dict[str, Array]:
-        """All arrays, each under one name, to be stored; `from_arrays` reads them."""
+        """Return all arrays by unique names, in the form that `from_arrays` reads."""
         return prefixed("decisions", self.decisions) | prefixed("ends", self.ends) | {"lengths": self.lengths}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Self:
-        """Read the arrays that `arrays` returned.
+        """Read the arrays that `arrays` returns.
 
         :raises KeyError: If an array is missing.
         """
@@ -65,9 +65,9 @@ class Trajectories:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """Several parts as one; trajectories of one row are in the order of the parts.
+        """Join several parts; trajectories of one row are in the order of the parts.
 
-        :param parts: At least one. Rows of different samplers must differ.
+        :param parts: Parts, at least one. Rows of different samplers must differ.
         """
         if len(parts) == 1:
             return parts[0]
@@ -100,14 +100,14 @@ class Trajectories:
     ) -> Self:
         """Build the joined trajectories.
 
-        :param place: int64 (n,), where each decision of the parts, one part after another, is now.
-        :param end_place: int64 (trajectories,), the same of the trajectories.
+        :param place: New index of each decision of the parts, one part after another, int64 (n,).
+        :param end_place: New index of each trajectory, int64 (trajectories,).
         """
         return cls(decisions, ends, lengths)
 
 
 def joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Arrays of several parts, one part after another, by name."""
+    """Join the arrays of several parts, one part after another, by name."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -123,16 +123,16 @@ def without_prefix(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]
 
 
 class TrajectoryBuffer:
-    """Decisions of any number of agents, in the order in which they are made.
+    """Buffer of the decisions of any number of agents, in the order in which they are made.
 
-    A decision is written by `store_decisions` and is open until `store_outcomes` adds its outcome. `take` hands over
-    the finished trajectories and keeps the rest.
+    `store_decisions` adds a decision, which is open until `store_outcomes` adds its outcome. `take` returns and removes
+    the finished trajectories.
 
     :param time_horizon: Decisions after which a trajectory is cut; None cuts at episode ends only.
     :param memory_size: Size of the recurrent state that is stored with each decision.
     """
 
-    _table: AgentTableLike  # of the newest outcomes
+    _table: AgentTableLike  # of the latest outcomes
 
     def __init__(self, time_horizon: int | None = None, memory_size: int = 0) -> None:
         self._horizon = time_horizon
@@ -142,36 +142,36 @@ class TrajectoryBuffer:
     def reset(self) -> None:
         """Discard everything."""
         self._count = 0
-        self._arrays: dict[str, Array] = {}  # one array (capacity, …) each
+        self._arrays: dict[str, Array] = {}  # one array (capacity, …) per name
         self._sensors = 0
-        self._ends: list[dict[str, Array]] = []  # as `Trajectories.ends`, and the number of each `trajectory`
+        self._ends: list[dict[str, Array]] = []  # as `Trajectories.ends`, with the number of each `trajectory`
         self._trajectories = 0
         self._open = np.zeros(0, np.int64)  # per row of the table: its decision without an outcome, −1 for none
         self._trajectory = np.zeros(0, np.int64)  # the running trajectory, or −1
         self._length = np.zeros(0, np.int64)  # of the running trajectory, decisions with an outcome
         self.finished = 0
-        """Decisions in finished trajectories."""
+        """Number of decisions in finished trajectories."""
 
     @property
     def closed(self) -> int:
-        """Decisions whose outcome is known, in finished and in running trajectories."""
+        """Number of decisions with an outcome, in finished and in running trajectories."""
         return self.finished + int(self._length.sum())
 
     @property
     def has_open_decisions(self) -> bool:
-        """Whether the outcome of a decision is not known yet."""
+        """Whether any decision has no outcome yet."""
         return bool((self._open >= 0).any())
 
     def store_decisions(
         self, table: AgentTableLike, rows: Array, actions: Array, log_probs: Array, memory: Array, version: int = 0
     ) -> None:
-        """Write a decision of each of `rows`, with what `table` contains of them.
+        """Store a decision of each of `rows`, with the observations and masks in `table`.
 
-        :param rows: int (m,), the rows that act.
-        :param actions: float32 (m, dimensions), raw; see `sb3_ext.distributions`.
-        :param log_probs: float32 (m, dimensions).
-        :param memory: float32 (m, memory size), before the decision.
-        :param version: Number of the weights that acted.
+        :param rows: Rows that act, int (m,).
+        :param actions: Raw actions, float32 (m, dimensions); see `sb3_ext.distributions`.
+        :param log_probs: Log-probabilities, float32 (m, dimensions).
+        :param memory: Recurrent states before the decisions, float32 (m, memory size).
+        :param version: Version number of the acting weights.
         """
         self._require_rows(len(table))
         fresh = rows[self._trajectory[rows] < 0]
@@ -198,15 +198,15 @@ class TrajectoryBuffer:
         self._count = end
 
     def store_outcomes(self, table: AgentTableLike, memory: Array) -> None:
-        """Close the decisions of which `table` has the outcome, and the trajectories that end or are long enough.
+        """Close the decisions whose outcome is in `table`, and the trajectories that end or are long enough.
 
-        :param memory: (rows, memory size), after the rows' newest decisions.
+        :param memory: Recurrent states (rows, memory size) after the latest decisions of the rows.
         """
         self._require_rows(len(table))
         self._table = table
         ends = table.terminated | table.truncated
         rows = np.flatnonzero((table.requests_decision | ends) & (self._open >= 0))
-        # Also where a reset came before the next decision.
+        # This includes rows that were reset before the next decision.
         ended = np.flatnonzero(ends & (self._trajectory >= 0))
         if not len(rows) and not len(ended):
             return
@@ -223,9 +223,9 @@ class TrajectoryBuffer:
             self._finish(long, [column[long] for column in table.observations], table.action_mask[long], memory)
 
     def cut(self, memory: Array) -> None:
-        """Cut all running trajectories at the newest outcomes; decisions without an outcome start new ones.
+        """Cut all running trajectories at the latest outcomes; decisions without an outcome start new ones.
 
-        :param memory: (rows, memory size), after the rows' newest decisions.
+        :param memory: Recurrent states (rows, memory size) after the latest decisions of the rows.
         """
         rows = np.flatnonzero(self._length)
         is_open = self._open[rows] >= 0
@@ -250,7 +250,7 @@ class TrajectoryBuffer:
     def cut_rows(self, table: AgentTableLike, rows: Array, memory: Array) -> None:
         """Cut the running trajectories of rows that request a decision, which will not be stored.
 
-        :param memory: (rows of the table, memory size), after the rows' newest decisions.
+        :param memory: Recurrent states (rows of the table, memory size) after the latest decisions of the rows.
         """
         self._require_rows(len(table))
         rows = rows[self._length[rows] > 0]
@@ -267,8 +267,8 @@ class TrajectoryBuffer:
     ) -> None:
         """End the running trajectories of `rows`.
 
-        :param observations: One (m, *shape) per sensor, of the states after their last decisions.
-        :param masks: bool (m, sum of branches), allowed there; None allows everything.
+        :param observations: Observations of the states after the last decisions, one (m, *shape) per sensor.
+        :param masks: Action masks of these states, bool (m, sum of branches); None allows everything.
         """
         if not len(rows):
             return
@@ -292,7 +292,7 @@ class TrajectoryBuffer:
     def take(self) -> Trajectories | None:
         """Remove the finished trajectories and return them, ordered by row of the table, then by time.
 
-        :return: None without any.
+        :return: Trajectories; None if there are none.
         """
         if not self._ends:
             return None
@@ -317,9 +317,9 @@ class TrajectoryBuffer:
         return taken
 
     def peek(self, memory: Array) -> Trajectories | None:
-        """Return what `cut` and `take` would hand over, while the buffer stays as it is.
+        """Return what `cut` and `take` would return, without changing the buffer.
 
-        :param memory: (rows, memory size), after the rows' newest decisions.
+        :param memory: Recurrent states (rows, memory size) after the latest decisions of the rows.
         """
         if not self.closed:
             return None
@@ -331,7 +331,7 @@ class TrajectoryBuffer:
     def _hand_over(self, decisions: Array, ends: dict[str, Array], lengths: Array, trajectories: Array) -> Trajectories:  # noqa: ARG002
         """Gather the trajectories of these decisions.
 
-        :param trajectories: int64 (trajectories,), their numbers.
+        :param trajectories: Numbers of the trajectories, int64 (trajectories,).
         """
         return Trajectories(self._decisions(decisions), ends, lengths)
 
@@ -353,7 +353,7 @@ class TrajectoryBuffer:
         return [self._arrays[f"observation_{index}"] for index in range(self._sensors)]
 
     def _room(self, name: str, values: Array, needed: int) -> Array:
-        """Return the array `name`, with room for `needed` decisions."""
+        """Return the array `name`, with capacity for `needed` decisions."""
         array = self._arrays.get(name)
         if array is None:
             array = np.empty((0, *values.shape[1:]), values.dtype)

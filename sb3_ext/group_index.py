@@ -12,7 +12,7 @@ from unity_gym.specs import Array
 
 @dataclass
 class GroupIndex:
-    """k sets of the rows of a table: int64 (k, most members), and bool, False where a set has fewer."""
+    """Sets of rows of a table: int64 (sets, most members), and bool of the same shape, False where a set has fewer."""
 
     rows: torch.Tensor
     present: torch.Tensor
@@ -21,13 +21,13 @@ class GroupIndex:
         return len(self.rows)
 
     def __getitem__(self, which: torch.Tensor) -> GroupIndex:
-        """Return some of the sets, with room for their most members."""
+        """Return some of the sets, padded to the size of the largest."""
         present = self.present[which]
         most = int(present.sum(1).max()) if len(present) else 0
-        return GroupIndex(self.rows[which, :most], present[:, :most])  # the members of a set stand before the gaps
+        return GroupIndex(self.rows[which, :most], present[:, :most])  # the members of a set precede the gaps
 
     def used(self) -> tuple[torch.Tensor, GroupIndex]:
-        """Return the rows of the table that are in a set, each once, and the same sets of rows of these."""
+        """Return the rows of the table that are in any set, each once, and the sets as indices into these rows."""
         used, place = torch.unique(self.rows[self.present], return_inverse=True)
         rows = torch.zeros_like(self.rows)
         rows[self.present] = place
@@ -35,7 +35,7 @@ class GroupIndex:
 
     @classmethod
     def from_pairs(cls, pairs: Array, count: int, device: torch.device | str) -> GroupIndex:
-        """`count` sets from int64 (pairs, 2), the number of a set and a row."""
+        """Return `count` sets from pairs int64 (pairs, 2) of the index of a set and a row."""
         sets, rows = pairs.T
         order = np.argsort(sets, kind="stable")
         sets, rows = sets[order], rows[order]

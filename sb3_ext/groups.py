@@ -1,8 +1,8 @@
 """Trajectories of agents that belong to groups: the members at each decision, and after the last one.
 
-A group's state is a set: what each of its members saw when it last decided, and its action then. All members that act
-in one environment step share one set. Groups change as they like: members end, spawn mid-episode and move to others. An
-agent without a group is a group of one. Paper: https://arxiv.org/abs/2111.05992
+The state of a group is a set: per member, its latest observation at a decision and the action of that decision. All
+members that act in one environment step share one set. Groups may change: members end, spawn mid-episode and move to
+other groups. An agent without a group is a group of one. Paper: https://arxiv.org/abs/2111.05992
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class GroupTrajectories(Trajectories):
-    """n decisions of members of groups; see `Trajectories`.
+    """Trajectories of members of groups, with n decisions; see `Trajectories`.
 
-    `decisions` has also `state` (int64, the state of the group that the decision was made in) and `groupmate_reward`
-    (float64, the individual rewards that the other members received until the agent's next decision); `ends` has
-    `is_over` (bool, no member of the group is left, so that nothing follows).
+    `decisions` also has `state` (int64, the state of the group at the decision) and `groupmate_reward` (float64, the
+    individual rewards that the other members received until the agent's next decision). `ends` also has `is_over`
+    (bool, no member of the group is left, so that nothing follows).
 
-    - `members`: int64 (pairs, 2), a state and a decision that is part of it; from n on, one of `context`
-    - `context`: arrays by name, `observation_0` … and `action`: decisions of members that are in another hand-over
+    - `members`: int64 (pairs, 2), a state and a decision that is part of it; indices from n on refer to `context`
+    - `context`: arrays by name, `observation_0` … and `action`: decisions of members that are part of another `take`
     - `end_members`: int64 (pairs, 2), a trajectory and a row of `end_states`
     - `end_states`: arrays by name, `observation_0` …: the members after the last decisions. They are the members that
-      go on, new ones included; of a group that was truncated, those that were; if none is left, all that ended together
+      continue, including new ones; of a truncated group, the truncated ones; if none is left, all that ended together
     """
 
     members: Array
@@ -103,7 +103,7 @@ class GroupTrajectories(Trajectories):
 
 
 class GroupTrajectoryBuffer(TrajectoryBuffer):
-    """A `TrajectoryBuffer` that hands over `GroupTrajectories`.
+    """`TrajectoryBuffer` that returns `GroupTrajectories`.
 
     :param time_horizon: Decisions after which a trajectory is cut; None cuts at episode ends only.
     :param memory_size: Size of the recurrent state that is stored with each decision.
@@ -112,9 +112,9 @@ class GroupTrajectoryBuffer(TrajectoryBuffer):
     def reset(self) -> None:
         """Discard everything."""
         super().reset()
-        self._group = np.zeros(0, np.int64)  # per row: of its newest decision
-        self._newest = np.zeros(0, np.int64)  # per row: its newest decision in the running episode, or −1
-        self._groupmate_reward = np.zeros(0)  # per row: since its newest decision
+        self._group = np.zeros(0, np.int64)  # per row: group at its latest decision
+        self._newest = np.zeros(0, np.int64)  # per row: latest decision in the running episode, or −1
+        self._groupmate_reward = np.zeros(0)  # per row: since its latest decision
         self._states = 0
         self._members: list[tuple[Array, Array]] = []  # states, decisions
         self._end_members: list[tuple[Array, Array]] = []  # trajectories, rows of `_end_states`
@@ -163,9 +163,9 @@ class GroupTrajectoryBuffer(TrajectoryBuffer):
     ) -> None:
         """See `TrajectoryBuffer._finish`; find the members that represent each group after the last decision.
 
-        In the terms of the paper: the state after a decision has the active agents of the group. An agent that ended
-        while others are active is absorbed: its return goes on with the value of the others (posthumous credit). The
-        group has terminated when its last agents terminate, and then no value follows.
+        In the terms of the paper, the state after a decision consists of the active agents of the group. An agent that
+        ended while others are active is absorbed: its return continues with the value of the others (posthumous
+        credit). The group has terminated when its last agents terminate; no value follows.
         """
         if not len(rows):
             return
@@ -177,12 +177,12 @@ class GroupTrajectoryBuffer(TrajectoryBuffer):
         group_is_active = np.isin(group, group[is_active])
         is_group_truncated = has_ended & table.truncated & ~group_is_active
         is_group_terminated = has_ended & ~group_is_active & ~np.isin(group, group[is_group_truncated])
-        # An agent that spawns belongs to the group that is active; where none is, it belongs to the next episode.
+        # A spawning agent joins its group if that is active; otherwise it belongs to the next episode.
         has_spawned = ~is_active & table.requests_decision & np.isin(table.group, group[is_active])
-        # An agent truncated alone keeps its final state; the other members see the state that it restarts in.
+        # An agent truncated alone keeps its final state; the other members use the state in which it restarts.
         truncated_alone = np.zeros(len(group), bool)
         truncated_alone[rows] = has_ended[rows] & table.truncated[rows] & group_is_active[rows]
-        # Candidates, by row: those with a present state, then those with a final state.
+        # Candidates, by row: those with a current state, then those with a final state.
         present = np.flatnonzero(is_active | has_spawned)
         final = np.flatnonzero(is_group_truncated | is_group_terminated)
         candidates = np.concatenate([present, final, np.flatnonzero(truncated_alone)])
@@ -232,20 +232,20 @@ class GroupTrajectoryBuffer(TrajectoryBuffer):
         )
 
     def _members_of(self, states: Array) -> tuple[Array, Array]:
-        """Pairs of a state of `states` and a decision that is part of it."""
+        """Return pairs of a state of `states` and a decision that is part of it."""
         of_state, members = (np.concatenate(parts) for parts in zip(*self._members, strict=True))
         is_wanted = np.isin(of_state, states)
         return of_state[is_wanted], members[is_wanted]
 
     def _keep(self, kept: Array) -> None:
-        """Keep the decisions of groupmates, too, while a decision made in the same state is still to be handed over."""
+        """Also keep the decisions of groupmates while a decision in the same state is not returned by `take` yet."""
         trajectory = self._arrays["trajectory"][: self._count]
         kept = kept[trajectory[kept] >= 0]
         states, members = self._members_of(self._arrays["state"][kept])
         stays = np.zeros(self._count, bool)
         stays[members] = stays[self._newest[self._newest >= 0]] = True
         stays[kept] = False
-        trajectory[stays] = -1  # handed over already
+        trajectory[stays] = -1  # returned by `take` already
         stays[kept] = True
         place = np.cumsum(stays) - 1
         super()._keep(np.flatnonzero(stays))
@@ -261,7 +261,7 @@ class GroupTrajectoryBuffer(TrajectoryBuffer):
 
 
 def _equal_pairs(left: Array, right: Array) -> tuple[Array, Array]:
-    """All pairs of an index into `left` and one into `right` where both are equal, ordered by the first."""
+    """Return all pairs of an index into `left` and one into `right` where both are equal, ordered by the first."""
     order = np.argsort(right, kind="stable")
     first = np.searchsorted(right[order], left)
     count = np.searchsorted(right[order], left, "right") - first
@@ -271,7 +271,7 @@ def _equal_pairs(left: Array, right: Array) -> tuple[Array, Array]:
 
 @dataclass
 class Groups:
-    """The groups of a rollout of n decisions.
+    """Groups of a rollout of n decisions.
 
     - `observations`: one (n + context members, *shape) per sensor, `actions`: (n + context members, dimensions)
     - `members`: the members of each state, as rows of these; `state`: int64 (n,), the state of each decision
@@ -279,7 +279,7 @@ class Groups:
     - `groupmate_rewards`: float32 (n,), see `GroupTrajectories`
     - `row`, `ended`: int64 and bool (trajectories,), the row of the table, and whether the agent's episode ended
 
-    The policy keeps in `memory` (n, 2, size) the recurrent states of its critic before each sequence of decisions.
+    The policy stores in `memory` (n, 2, size) the recurrent states of its critic before each sequence of decisions.
     """
 
     observations: list[torch.Tensor]
@@ -295,7 +295,7 @@ class Groups:
 
 
 class GroupRollout(Rollout):
-    """A `Rollout` of agents in `groups`; `is_over` holds where no member of the group is left."""
+    """`Rollout` of agents in `groups`; `is_over` is True where no member of the group is left."""
 
     groups: Groups
 
@@ -329,7 +329,7 @@ class GroupRollout(Rollout):
         return rollout
 
     def _random_order(self, sequences: torch.Tensor) -> torch.Tensor:
-        """See `Rollout`. Members of a group stay together, so that the critic reads each state once for all of them."""
+        """See `Rollout`. Members of a group stay together, so that the critic processes each state once for them."""
         groups = self.groups
         place = torch.from_numpy(np.random.permutation(len(groups.members)))  # noqa: NPY002
         return torch.argsort(place.to(sequences.device)[groups.state[sequences[:, 0]]], stable=True)

@@ -1,4 +1,4 @@
-"""What learning reads: trajectories as tensors, their minibatches, and generalized advantage estimates."""
+"""Training data: trajectories as tensors, their minibatches, and generalized advantage estimates."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-_LARGE_ROW = 1024  # numbers of one decision
-CHUNK = 1024  # decisions that are evaluated at once outside of the minibatches: more of them leave the cache
+_LARGE_ROW = 1024  # values per decision
+CHUNK = 1024  # decisions per evaluation outside of the minibatches: more of them exceed the cache
 
 
 def as_tensor(array: Array, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Return the array as a tensor; a read-only one, as shared memory gives it, is copied."""
+    """Return the array as a tensor; a read-only array, such as one in shared memory, is copied."""
     return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
 
 
 def advantages(
     rewards: Array, values: Array, end_values: Array, lengths: Array, gamma: float, gae_lambda: float
 ) -> Array:
-    """Generalised advantage estimates (Schulman et al. 2016), of all trajectories at once.
+    """Return the generalized advantage estimates (Schulman et al. 2016) of all trajectories.
 
     δ_t = r_t + γ V_{t+1} − V_t and A_t = δ_t + γ λ A_{t+1}, with A = 0 after a trajectory's last decision. A_t + V_t is
     the λ-return G_t = r_t + γ ((1 − λ) V_{t+1} + λ G_{t+1}).
 
-    :param rewards: (n,), the decisions of a trajectory one after another, and trajectory after trajectory
-    :param values: (n,), of the states decided in
-    :param end_values: (trajectories,), of the states after the last decisions; 0 where nothing follows
-    :param lengths: int (trajectories,), which sum to n
-    :return: float64 (n,)
+    :param rewards: Rewards (n,), ordered by trajectory, then by decision.
+    :param values: Values (n,) of the states of the decisions.
+    :param end_values: Values (trajectories,) of the states after the last decisions; 0 where nothing follows.
+    :param lengths: Lengths int (trajectories,), which sum to n.
+    :return: Advantages, float64 (n,).
     """
     last = np.cumsum(lengths) - 1
     following = np.append(values[1:], 0).astype(np.float64)
@@ -55,20 +55,21 @@ def advantages(
 
 
 class Rollout:
-    """n decisions in whole trajectories, one after another, as tensors.
+    """Rollout of n decisions in whole trajectories, one after another, as tensors.
 
-    - `observations`: one (n, *shape) a sensor; `end_observations`: one (trajectories, *shape), after the last decisions
-    - `actions`, `log_probs`: float32 (n, columns); `environment_actions`: the same actions as the environment got them,
-      which a policy of another scale sets
+    - `observations`: one (n, *shape) per sensor; `end_observations`: one (trajectories, *shape) per sensor, after the
+      last decisions
+    - `actions`, `log_probs`: float32 (n, dimensions); `environment_actions`: the same actions in the scale of the
+      environment, set by policies of another scale
     - `action_masks`: bool (n, sum of branches), True = allowed
     - `memory`: float32 (n, memory size), before each decision; `end_memory`: (trajectories, memory size)
     - `rewards`, `group_rewards`: float32 (n,), caused by each decision
-    - `lengths`: int array (trajectories,); `terminated`: bool array (trajectories,), the episode came to its end;
-      elsewhere it was truncated or the trajectory cut
-    - `is_over`: bool array (trajectories,), nothing follows: `terminated`, or where there are groups, the end of all
+    - `lengths`: int array (trajectories,); `terminated`: bool array (trajectories,), True if the episode terminated,
+      False if it was truncated or the trajectory was cut
+    - `is_over`: bool array (trajectories,), True if nothing follows: `terminated`, or with groups, the end of the group
 
-    The algorithm adds `values` (n, critics, reward signals), `returns` (n, 1, reward signals) and `advantages` (n,);
-    where some decisions are of an older policy, it adds `weights` (n, columns) of the advantages.
+    The algorithm adds `values` (n, critics, reward signals), `returns` (n, 1, reward signals) and `advantages` (n,). If
+    some decisions come from an older policy, it adds `weights` (n, dimensions) of the advantages.
     """
 
     values: torch.Tensor
@@ -91,13 +92,13 @@ class Rollout:
         self.rewards, self.group_rewards = columns["reward"], columns["group_reward"]
         self.lengths, self.terminated, self.is_over = lengths, terminated, terminated
         self.end_observations, self.end_memory = end_observations, end_memory
-        self.inputs = Inputs()  # of `prepare`
+        self.inputs = Inputs()  # set by `prepare`
         self._normalization: RunningNormalization | None = None
         self._last = torch.from_numpy(np.cumsum(lengths) - 1).to(self.rewards.device)
 
     @classmethod
     def from_trajectories(cls, trajectories: Trajectories, device: torch.device | str = "cpu") -> Self:
-        """Read what a sampler handed over."""
+        """Build a rollout from the trajectories of a sampler."""
         ends = trajectories.ends
         return cls(
             {name: as_tensor(array, device) for name, array in trajectories.decisions.items()},
@@ -111,34 +112,34 @@ class Rollout:
         return len(self.rewards)
 
     def prepare(self, encoding: Encoding) -> None:
-        """Do once what an encoding does with the observations before its weights, for all its coming batches.
+        """Compute the part of an encoding that precedes its weights once, for all following batches.
 
-        Prepare again after its statistics of observations have changed.
+        Call it again after the encoding's statistics of observations have changed.
         """
         self.inputs, self._normalization = encoding.prepare(self.observations), encoding.normalization
 
     def is_prepared_for(self, encoding: Encoding) -> bool:
-        """Whether the last `prepare` was for these statistics of observations."""
+        """Return whether the last `prepare` was for these statistics of observations."""
         return bool(self.inputs) and self._normalization is encoding.normalization
 
     @cached_property
     def trajectory(self) -> torch.Tensor:
-        """int64 (n,), the trajectory of each decision."""
+        """Index of the trajectory of each decision, int64 (n,)."""
         lengths = as_tensor(self.lengths, self.rewards.device)
         return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
 
     @cached_property
     def is_last(self) -> torch.Tensor:
-        """Bool (n,), the last decision of its trajectory."""
+        """Whether each decision is the last of its trajectory, bool (n,)."""
         last = torch.zeros(len(self), dtype=torch.bool, device=self.rewards.device)
         last[self._last] = True
         return last
 
     def sequences(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Trajectories cut from their starts into sequences of `length` decisions.
+        """Return the trajectories, divided from their starts into sequences of `length` decisions.
 
-        :return: int64 (sequences, length), the decisions; bool (sequences, length), False where the last sequence of a
-            trajectory is filled up (with its first decision)
+        :return: Decisions, int64 (sequences, length); and bool (sequences, length), False where the last sequence of a
+            trajectory is padded (with its first decision).
         """
         count = -(-self.lengths // length)
         within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
@@ -151,33 +152,34 @@ class Rollout:
         return torch.from_numpy(decisions).to(device), torch.from_numpy(valid).to(device)
 
     def refresh_memory(self, length: int, after: Callable[[Batch], torch.Tensor]) -> None:
-        """Put into the first decision of each sequence the memory that the present weights would have there.
+        """Replace the recurrent state before each sequence by the one that the current weights produce.
 
-        A trajectory's own first memory stays, and the others follow from it, sequence by sequence.
+        The first recurrent state of a trajectory stays; the others follow from it, sequence by sequence.
 
-        :param length: of the sequences
-        :param after: a batch of whole sequences → the memory (sequences, memory size) after their last decisions
+        :param length: Length of the sequences.
+        :param after: Function from a batch of whole sequences to the recurrent states (sequences, memory size) after
+            their last decisions.
         """
         decisions, _ = self.sequences(length)
         first = decisions[:, 0]
         trajectory = self.trajectory[first]
         number = torch.arange(len(first), device=first.device)
-        number = number - torch.searchsorted(trajectory, trajectory)  # of the sequence in its trajectory
+        number = number - torch.searchsorted(trajectory, trajectory)  # index of the sequence in its trajectory
         for place in range(1, int(number.max()) + 1):
             which = torch.nonzero(number == place).squeeze(1)
             self.memory[first[which]] = after(Batch(self, decisions[which - 1], None)).to(self.memory.dtype)
 
     def in_order(self, size: int) -> Iterator[Batch]:
-        """All decisions in order, at most `size` at a time."""
+        """Yield all decisions in order, at most `size` per batch."""
         decisions = torch.arange(len(self), device=self.rewards.device).unsqueeze(1)
         yield from self._batches(decisions, None, size, in_order=True)
 
     def shuffled(self, size: int, length: int = 1, drop_last: bool = True) -> Iterator[Batch]:
-        """One pass over all decisions, in random order (NumPy's global generator, which SB3 seeds).
+        """Yield one epoch of batches of all decisions, in random order (NumPy's global generator, which SB3 seeds).
 
-        :param size: decisions a batch; rounded down to whole sequences, at least one
-        :param length: of the sequences that stay together
-        :param drop_last: leave a last batch out that is smaller than the others, unless it is the only one
+        :param size: Decisions per batch, rounded down to whole sequences, at least one.
+        :param length: Length of the sequences, which stay together.
+        :param drop_last: Leave out a last batch that is smaller than the others, unless it is the only one.
         """
         decisions, valid = self.sequences(length)
         per_batch = max(size // length, 1)
@@ -190,11 +192,11 @@ class Rollout:
     def _batches(
         self, decisions: torch.Tensor, valid: torch.Tensor | None, per_batch: int, in_order: bool = False
     ) -> Iterator[Batch]:
-        """Batches of `per_batch` sequences, which share one copy of each array in the order of the sequences.
+        """Yield batches of `per_batch` sequences, which share one copy of each array in the order of the sequences.
 
-        :param decisions: int64 (sequences, length)
-        :param valid: bool (sequences, length); None where all are valid
-        :param in_order: The decisions are all of the rollout, in its order: there are no copies.
+        :param decisions: Decisions of the sequences, int64 (sequences, length).
+        :param valid: Valid decisions, bool (sequences, length); None if all are valid.
+        :param in_order: Whether the decisions are the whole rollout in its order, which needs no copies.
         """
         copies = _Copies(None if in_order else decisions.reshape(-1))
         for start in range(0, len(decisions), per_batch):
@@ -203,54 +205,54 @@ class Rollout:
             yield Batch(self, decisions[part], mask, copies, start * decisions.shape[1])
 
     def _random_order(self, sequences: torch.Tensor) -> torch.Tensor:
-        """int64 (sequences,), an order in which `shuffled` goes over sequences (sequences, length)."""
+        """Return an order int64 (sequences,) in which `shuffled` yields sequences (sequences, length)."""
         return torch.from_numpy(np.random.permutation(len(sequences))).to(sequences.device)  # noqa: NPY002
 
 
 class Decisions(Protocol):
-    """m decisions to learn from, as reward signals read them: a `Batch`, or a `sb3_ext.replay.ReplayBatch`."""
+    """Training data of m decisions, as reward signals read them: a `Batch` or a `sb3_ext.replay.ReplayBatch`."""
 
     valid: torch.Tensor | None
-    """bool (m,), False where a sequence is filled up; None where all are valid."""
+    """Valid decisions, bool (m,), False where a sequence is padded; None if all are valid."""
 
     def __len__(self) -> int: ...
 
     def mean(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the mean of (m, …) over the valid decisions and all that is behind them."""
+        """Return the mean of (m, …) over the valid decisions and all further dimensions."""
 
     @property
     def observations(self) -> list[torch.Tensor]:
-        """One (m, *shape) a sensor."""
+        """Observations, one (m, *shape) per sensor."""
 
     @property
     def next_observations(self) -> list[torch.Tensor]:
-        """One (m, *shape) a sensor, what the same agent saw next."""
+        """Next observations of the same agents, one (m, *shape) per sensor."""
 
     @property
     def actions(self) -> torch.Tensor:
-        """(m, columns), as the policy gave them."""
+        """Actions (m, dimensions), in the scale of the policy."""
 
     @property
     def environment_actions(self) -> torch.Tensor:
-        """(m, columns), as the environment got them."""
+        """Actions (m, dimensions), in the scale of the environment."""
 
     @property
     def terminated(self) -> torch.Tensor:
-        """Bool (m,), nothing follows."""
+        """Whether nothing follows each decision, bool (m,)."""
 
     @property
     def rewards(self) -> torch.Tensor:
-        """(m,), the agents' own."""
+        """Individual rewards (m,)."""
 
     @property
     def group_rewards(self) -> torch.Tensor:
-        """(m,), of the agents' groups."""
+        """Group rewards (m,)."""
 
 
 class _Copies:
     """Arrays of a rollout in another order, each copied once for all batches that are slices of it.
 
-    :param order: int64 (n,), the decisions; None for the order of the rollout.
+    :param order: Decisions in that order, int64 (n,); None for the order of the rollout.
     """
 
     def __init__(self, order: torch.Tensor | None) -> None:
@@ -267,13 +269,13 @@ class _Copies:
 
 
 class Batch:
-    """m decisions of a rollout, in sequences of equal length, one after another; arrays are gathered when asked for.
+    """Batch of m decisions of a rollout, in sequences of equal length; arrays are gathered on access.
 
-    :param rollout: where they come from
-    :param decisions: int64 (sequences, length)
-    :param valid: bool (m,), False where a sequence is filled up; None where all are valid
+    :param rollout: Rollout of the decisions.
+    :param decisions: Decisions of the sequences, int64 (sequences, length).
+    :param valid: Valid decisions, bool (m,), False where a sequence is padded; None if all are valid.
     :param copies: Arrays of the rollout of which this batch is a slice; None to gather its own decisions.
-    :param start: Where the slice starts.
+    :param start: Start of the slice.
     """
 
     def __init__(
@@ -309,8 +311,8 @@ class Batch:
         return len(self) // self.length
 
     def _array(self, name: str, array: torch.Tensor) -> torch.Tensor:
-        """Return the rows (m, …) of this batch, of an array (decisions, …) of the rollout."""
-        # One more copy of all images could take more memory than there is, and gathering large rows is cheap.
+        """Return the rows (m, …) of this batch, from an array (decisions, …) of the rollout."""
+        # Copies of all images could exceed the available memory, and gathering large rows is cheap.
         if self._copies is None or (array.dim() > 2 and array.shape[1:].numel() > _LARGE_ROW):
             return array.index_select(0, self.index)
         return self._copies.array(name, array)[self._slice]
@@ -319,18 +321,18 @@ class Batch:
         return len(self.index)
 
     def mean(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the mean of (m, …) over the valid decisions and all that is behind them."""
+        """Return the mean of (m, …) over the valid decisions and all further dimensions."""
         if self.valid is None:
             return x.mean()
         return x[self.valid].mean()
 
     @cached_property
     def observations(self) -> list[torch.Tensor]:
-        """One (m, *shape) a sensor."""
+        """Observations, one (m, *shape) per sensor."""
         return self._sensors("observation", self.rollout.observations)
 
     def inputs(self, encoding: Encoding) -> Sequence[torch.Tensor]:
-        """Return the observations for an encoding: prepared, if `Rollout.prepare` has done it."""
+        """Return the observations for an encoding, prepared if `Rollout.prepare` was called for it."""
         return self._inputs if self.rollout.is_prepared_for(encoding) else self.observations
 
     @cached_property
@@ -342,7 +344,7 @@ class Batch:
 
     @cached_property
     def next_observations(self) -> list[torch.Tensor]:
-        """One (m, *shape) a sensor, what the same agent saw next."""
+        """Next observations of the same agents, one (m, *shape) per sensor."""
         last = self.rollout.is_last[self.index]
         trajectory = self.rollout.trajectory[self.index[last]]
         following = torch.clamp(self.index + 1, max=len(self.rollout) - 1)
@@ -353,62 +355,62 @@ class Batch:
 
     @cached_property
     def terminated(self) -> torch.Tensor:
-        """Bool (m,), nothing follows."""
+        """Whether nothing follows each decision, bool (m,)."""
         ends = as_tensor(self.rollout.terminated, self.index.device)
         return self.rollout.is_last[self.index] & ends[self.rollout.trajectory[self.index]]
 
     @property
     def memory(self) -> torch.Tensor:
-        """(sequences, memory size), before the first decision of each sequence."""
+        """Recurrent states (sequences, memory size), before the first decision of each sequence."""
         return self.rollout.memory[self._first]
 
     @property
     def actions(self) -> torch.Tensor:
-        """(m, columns), raw."""
+        """Raw actions (m, dimensions)."""
         return self._array("actions", self.rollout.actions)
 
     @property
     def environment_actions(self) -> torch.Tensor:
-        """(m, columns), as the environment got them."""
+        """Actions (m, dimensions), in the scale of the environment."""
         return self._array("environment_actions", self.rollout.environment_actions)
 
     @property
     def action_masks(self) -> torch.Tensor:
-        """Bool (m, sum of branches)."""
+        """Action masks, bool (m, sum of branches), True = allowed."""
         return self._array("action_masks", self.rollout.action_masks)
 
     @property
     def log_probs(self) -> torch.Tensor:
-        """(m, columns), when the decisions were made."""
+        """Log-probabilities (m, dimensions) of the acting policy."""
         return self._array("log_probs", self.rollout.log_probs)
 
     @property
     def rewards(self) -> torch.Tensor:
-        """(m,), the agents' own."""
+        """Individual rewards (m,)."""
         return self._array("rewards", self.rollout.rewards)
 
     @property
     def group_rewards(self) -> torch.Tensor:
-        """(m,), of the agents' groups."""
+        """Group rewards (m,)."""
         return self._array("group_rewards", self.rollout.group_rewards)
 
     @property
     def advantages(self) -> torch.Tensor:
-        """(m,)."""
+        """Advantages (m,)."""
         return self._array("advantages", self.rollout.advantages)
 
     @property
     def weights(self) -> torch.Tensor | None:
-        """(m, columns), of the advantages; None for 1."""
+        """Weights (m, dimensions) of the advantages; None for 1."""
         weights = self.rollout.weights
         return None if weights is None else self._array("weights", weights)
 
     @property
     def values(self) -> torch.Tensor:
-        """(m, critics, reward signals), before the update."""
+        """Values (m, critics, reward signals), before the update."""
         return self._array("values", self.rollout.values)
 
     @property
     def returns(self) -> torch.Tensor:
-        """(m, 1, reward signals): each critic learns the same."""
+        """Returns (m, 1, reward signals), which all critics share."""
         return self._array("returns", self.rollout.returns)
