@@ -1,4 +1,4 @@
-"""`Collector`: lets the agents of one behavior act with a policy, and stores their trajectories."""
+"""`Collector`: let the agents of one behavior act with a policy, and store their trajectories."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from unity_gym.specs import ActionTuple
 
 @dataclass(frozen=True)
 class Collection:
-    """What an algorithm needs of its agents.
+    """Requirements of an algorithm for the experience of its agents.
 
     :param kind: "cut" (all decisions with an outcome; running trajectories are cut), or "finished" (finished
-        trajectories only)
+        trajectories only).
     :param time_horizon: Decisions after which a trajectory is finished; None for whole episodes.
-    :param groups: Whether the members of groups are needed.
+    :param groups: Whether to store the members of groups.
     """
 
     kind: str
@@ -31,10 +31,10 @@ class Collection:
 
 
 class Collector:
-    """Lets the agents of one behavior act, and stores their trajectories until a learner takes them.
+    """Collector of the trajectories of one behavior, whose agents it lets act with a policy.
 
-    :param policy: Acts; `load` replaces its weights.
-    :param collection: What to store.
+    :param policy: Acting policy; `load` replaces its weights.
+    :param collection: Experience to store.
     :param generator: Source of the sampled actions; None for torch's global one.
     """
 
@@ -45,20 +45,20 @@ class Collector:
         self._memory = np.zeros((0, policy.memory_size), np.float32)  # per row: the recurrent state
         self._stored = 0
         self.version = 0
-        """Number of the weights that act."""
+        """Version number of the acting weights."""
 
     @property
     def collected(self) -> int:
-        """Number of decisions that `take` hands over now."""
+        """Number of decisions that `take` would return now."""
         return self._buffer.closed if self.collection.kind == "cut" else self._buffer.finished
 
     @property
     def has_open_decisions(self) -> bool:
-        """Whether the outcome of a stored decision is not known yet."""
+        """Whether any stored decision has no outcome yet."""
         return self._buffer.has_open_decisions
 
     def reset(self) -> None:
-        """Discard what is stored, and all recurrent states: the agents start new episodes."""
+        """Discard the stored decisions and all recurrent states, as the agents start new episodes."""
         self._buffer.reset()
         self._memory = np.zeros((0, self.policy.memory_size), np.float32)
 
@@ -104,16 +104,17 @@ class Collector:
         self._memory[table.terminated | table.truncated] = 0
 
     def take(self, everything: bool = False) -> Trajectories | None:
-        """Hand over the trajectories of `collected` decisions; None without any.
+        """Return and remove the trajectories of `collected` decisions.
 
         :param everything: Cut running trajectories, too, if `kind` is "finished".
+        :return: Trajectories; None if there are none.
         """
         if everything or self.collection.kind == "cut":
             self._buffer.cut(self._memory)
         return self._buffer.take()
 
     def peek(self) -> Trajectories | None:
-        """Return all decisions with an outcome, which stay here, too; None without any."""
+        """Return all decisions with an outcome, without removing them; None if there are none."""
         return self._buffer.peek(self._memory)
 
     def pop_stored(self) -> int:

@@ -1,7 +1,7 @@
-"""The distribution of an action of numbers, of choices, or of both, with masks.
+"""Distributions of continuous, discrete and hybrid actions, with masks.
 
-An action is one row of columns: first the raw (unbounded) continuous numbers, then the chosen index of each branch.
-Every column has a log-probability of its own: Unity's PPO clips each for itself, Stable-Baselines3's clips their sum.
+An action is one row: first the raw (unbounded) continuous actions, then the branch index of each discrete action. Each
+dimension has its own log-probability: Unity's PPO clips each separately, Stable-Baselines3's clips their sum.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import nn
 from sb3_ext.networks.layers import kaiming, linear
 from unity_gym.specs import ActionSpec
 
-CONTINUOUS_LIMIT = 3.0  # raw numbers of ±3 are Unity's ±1
+CONTINUOUS_LIMIT = 3.0  # raw actions of ±3 are Unity's ±1
 _LOG_STD_MIN, _LOG_STD_MAX = -20, 2
-FORBIDDEN_LOGIT = -1e8  # the logit of choices that the mask forbids
+FORBIDDEN_LOGIT = -1e8  # logit of discrete actions that the mask forbids
 _LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class ActionHead(nn.Module):
-    """Features → the parameters of an `ActionDistribution`: means, logarithms of deviations, logits.
+    """Network from features to the parameters of an `ActionDistribution`: means, log standard deviations and logits.
 
-    :param features: width of the input
-    :param spec: the action
-    :param log_std_init: first logarithm of the deviations, which depend on no state
+    :param features: Number of input features.
+    :param spec: Action specification.
+    :param log_std_init: Initial log standard deviation, which does not depend on the state.
     """
 
     def __init__(self, features: int, spec: ActionSpec, log_std_init: float = 0.0) -> None:
@@ -37,7 +37,7 @@ class ActionHead(nn.Module):
         self.logits = linear(features, sum(spec.discrete_branches), kaiming(0.1)) if spec.discrete_size else None
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
-        """(n, features) → means (n, continuous), log deviations (continuous,), logits (n, sum of branches)."""
+        """Map (n, features) to means (n, continuous), log_stds (continuous,) and logits (n, sum of branches)."""
         return (
             None if self.mean is None else self.mean(x),
             self.log_std,
@@ -46,46 +46,46 @@ class ActionHead(nn.Module):
 
 
 class Branches:
-    """A masked categorical for each branch, independent.
+    """Independent masked categorical distributions, one per branch.
 
-    sb3-contrib's `MaskableMultiCategoricalDistribution` is the same; it takes five times as long for few rows.
+    sb3-contrib's `MaskableMultiCategoricalDistribution` is equivalent, but takes five times as long for few rows.
 
-    :param sizes: choices of each branch
-    :param logits: (n, sum of branches)
-    :param masks: bool (n, sum of branches), True = allowed; None allows everything
+    :param sizes: Size of each branch.
+    :param logits: Logits (n, sum of branches).
+    :param masks: Action masks, bool (n, sum of branches), True = allowed; None allows everything.
     """
 
     def __init__(self, sizes: Sequence[int], logits: torch.Tensor, masks: torch.Tensor | None = None) -> None:
         if masks is not None:
             logits = logits.masked_fill(~masks, FORBIDDEN_LOGIT)
         self.log_probs = [branch.log_softmax(1) for branch in torch.split(logits, list(sizes), 1)]
-        """One (n, choices) a branch; of forbidden choices, about −1e8."""
+        """Log-probabilities, one (n, branch size) per branch; of forbidden actions, about −1e8."""
 
     def log_prob_columns(self, chosen: torch.Tensor) -> list[torch.Tensor]:
-        """One (n, 1) a branch, of the choices (n, branches)."""
+        """Return the log-probabilities of branch indices (n, branches), one (n, 1) per branch."""
         columns = chosen.long().split(1, 1)  # type: ignore[no-untyped-call]
         return [branch.gather(1, column) for branch, column in zip(self.log_probs, columns, strict=True)]
 
     def entropy_columns(self) -> list[torch.Tensor]:
-        """One (n, 1) a branch, in nats."""
+        """Return the entropies in nats, one (n, 1) per branch."""
         return [-(branch.exp() * branch).sum(1, keepdim=True) for branch in self.log_probs]
 
     def sample(self, generator: torch.Generator | None = None) -> list[torch.Tensor]:
-        """One (n, 1) per branch, a branch index; by default drawn from torch's global generator."""
+        """Return sampled branch indices, one (n, 1) per branch; by default from torch's global generator."""
         return [torch.multinomial(branch.exp(), 1, replacement=True, generator=generator) for branch in self.log_probs]
 
     def mode(self) -> list[torch.Tensor]:
-        """One (n, 1) a branch, the index of the most likely choice."""
+        """Return the most likely branch indices, one (n, 1) per branch."""
         return [branch.argmax(1, keepdim=True) for branch in self.log_probs]
 
 
 class ActionDistribution(Distribution):
-    """A diagonal Gaussian for the continuous numbers and a masked categorical for each branch, independent.
+    """Diagonal Gaussian for the continuous actions and an independent masked categorical for each branch.
 
-    It has the methods of an SB3 distribution: `log_prob` and `entropy` sum over the columns. `log_prob_columns` and
-    `entropy_columns` do not, and `unity_entropy` is the entropy that Unity's trainer means.
+    It has the methods of an SB3 distribution: `log_prob` and `entropy` sum over the dimensions. `log_prob_columns` and
+    `entropy_columns` do not, and `unity_entropy` is the entropy as Unity's trainer computes it.
 
-    :param spec: the action
+    :param spec: Action specification.
     """
 
     _branches: Branches | None
@@ -107,9 +107,9 @@ class ActionDistribution(Distribution):
         logits: torch.Tensor | None,
         masks: torch.Tensor | None = None,
     ) -> ActionDistribution:
-        """Set the parameters; they are those that `ActionHead` gives.
+        """Set the parameters, which `ActionHead` returns.
 
-        :param masks: bool (n, sum of branches), True = allowed; None allows everything
+        :param masks: Action masks, bool (n, sum of branches), True = allowed; None allows everything.
         """
         self._mean, self._log_std = mean if self.spec.continuous_size else None, log_std
         self._branches = None
@@ -118,7 +118,7 @@ class ActionDistribution(Distribution):
         return self
 
     def log_prob_columns(self, actions: torch.Tensor) -> torch.Tensor:
-        """(n, columns): the logarithm of the density, or of the probability, of each column of `actions`."""
+        """Return the log-density or log-probability of each dimension of `actions`, (n, dimensions)."""
         size = self.spec.continuous_size
         columns = []
         if self._mean is not None:
@@ -129,7 +129,7 @@ class ActionDistribution(Distribution):
         return joined(columns)
 
     def entropy_columns(self) -> torch.Tensor:
-        """(n, columns), in nats."""
+        """Return the entropies in nats, (n, dimensions)."""
         columns = []
         if self._mean is not None:
             columns.append((self._log_std + (_LOG_ROOT_2_PI + 0.5)).expand_as(self._mean))
@@ -138,20 +138,20 @@ class ActionDistribution(Distribution):
         return joined(columns)
 
     def log_prob(self, actions: torch.Tensor) -> torch.Tensor:
-        """(n,): of the whole action."""
+        """Return the log-probabilities of the whole actions, (n,)."""
         return self.log_prob_columns(actions).sum(1)
 
     def entropy(self) -> torch.Tensor:
-        """(n,): of the whole action."""
+        """Return the entropies of the whole actions in nats, (n,)."""
         return self.entropy_columns().sum(1)
 
     def unity_entropy(self) -> torch.Tensor:
-        """(n,): the mean over the continuous columns plus the sum over the branches."""
+        """Return the entropies (n,) as Unity's trainer: mean over continuous actions plus sum over branches."""
         continuous, discrete = self.entropy_columns().tensor_split([self.spec.continuous_size], dim=1)
         return continuous.mean(1) + discrete.sum(1) if self._mean is not None else discrete.sum(1)
 
     def sample(self) -> torch.Tensor:
-        """(n, columns): a raw action."""
+        """Return sampled raw actions (n, dimensions)."""
         mean = self._mean
         continuous = []
         if mean is not None:
@@ -160,7 +160,7 @@ class ActionDistribution(Distribution):
         return self._columns(continuous, [] if self._branches is None else self._branches.sample(self.generator))
 
     def mode(self) -> torch.Tensor:
-        """(n, columns): the most likely raw action."""
+        """Return the most likely raw actions (n, dimensions)."""
         continuous = [] if self._mean is None else [self._mean]
         return self._columns(continuous, [] if self._branches is None else self._branches.mode())
 
@@ -169,25 +169,25 @@ class ActionDistribution(Distribution):
         return joined([*continuous, *(column.to(torch.float32) for column in discrete)])
 
     def actions_from_params(self, *params: torch.Tensor, deterministic: bool = False) -> torch.Tensor:
-        """Set the parameters, and sample or take the mode."""
+        """Set the parameters, and return a sample or the mode."""
         return self.proba_distribution(*params).get_actions(deterministic)
 
     def log_prob_from_params(self, *params: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Set the parameters, and sample: the action and its log-probability."""
+        """Set the parameters, and return a sample and its log-probability."""
         actions = self.actions_from_params(*params)
         return actions, self.log_prob(actions)
 
 
 def joined(columns: list[torch.Tensor]) -> torch.Tensor:
-    """Join arrays (n, …) along their second dimension; a single one is returned as it is."""
+    """Join arrays (n, …) along their second dimension; a single one is returned unchanged."""
     return columns[0] if len(columns) == 1 else torch.cat(columns, 1)
 
 
 class SquashedActionHead(nn.Module):
-    """Features → the parameters of `SquashedActions`: means, logarithms of deviations, logits.
+    """Network from features to the parameters of `SquashedActions`: means, log standard deviations and logits.
 
-    :param features: width of the input
-    :param spec: the action
+    :param features: Number of input features.
+    :param spec: Action specification.
     """
 
     def __init__(self, features: int, spec: ActionSpec) -> None:
@@ -198,7 +198,7 @@ class SquashedActionHead(nn.Module):
         self.logits = linear(features, sum(spec.discrete_branches), kaiming(0.1)) if spec.discrete_size else None
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-        """(n, features) → means and log deviations (n, continuous), logits (n, sum of branches)."""
+        """Map (n, features) to means and log_stds (n, continuous), and logits (n, sum of branches)."""
         return (
             None if self.mean is None else self.mean(x),
             None if self.log_std is None else self.log_std(x).clamp(_LOG_STD_MIN, _LOG_STD_MAX),
@@ -207,17 +207,17 @@ class SquashedActionHead(nn.Module):
 
 
 class SquashedActions:
-    """A diagonal Gaussian squashed by tanh for the continuous numbers, and a masked categorical for each branch.
+    """Diagonal Gaussian squashed by tanh for the continuous actions, and a masked categorical for each branch.
 
-    It is what SAC needs of a distribution: a sample that gradients go through, with the exact density also where tanh
-    saturates (SB3's `SquashedDiagGaussianDistribution` adds 1e-6 there), and the probabilities of all choices, over
-    which SAC takes expectations.
+    SAC needs samples with gradients and their exact density, also where tanh saturates (SB3's
+    `SquashedDiagGaussianDistribution` adds 1e-6 there). It also needs the probabilities of all discrete actions, to
+    compute expectations.
 
-    :param spec: the action
-    :param mean: (n, continuous), before tanh
-    :param log_std: (n, continuous)
-    :param logits: (n, sum of branches)
-    :param masks: bool (n, sum of branches), True = allowed; None allows everything
+    :param spec: Action specification.
+    :param mean: Means before tanh, (n, continuous).
+    :param log_std: Log standard deviations before tanh, (n, continuous).
+    :param logits: Logits (n, sum of branches).
+    :param masks: Action masks, bool (n, sum of branches), True = allowed; None allows everything.
     """
 
     def __init__(
@@ -230,16 +230,16 @@ class SquashedActions:
     ) -> None:
         self.spec, self.mean, self.log_std = spec, mean, log_std
         self.log_probs: torch.Tensor | None = None
-        """(n, sum of branches), of each choice; of forbidden ones, about −1e8."""
+        """Log-probabilities of all discrete actions, (n, sum of branches); of forbidden ones, about −1e8."""
         self._branches: Branches | None = None
         if logits is not None:
             self._branches = Branches(spec.discrete_branches, logits, masks)
             self.log_probs = joined(self._branches.log_probs)
 
     def rsample(self, noise: torch.Tensor | None = None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Continuous numbers (n, continuous) in −1…1, and the logarithm (n, 1) of their density.
+        """Return sampled continuous actions (n, continuous) in `[-1, 1]`, and their log-density (n, 1).
 
-        :param noise: Standard normal numbers (n, continuous); None to draw them.
+        :param noise: Standard normal noise (n, continuous); None to sample it.
         """
         if self.mean is None or self.log_std is None:
             return None, None
@@ -253,7 +253,7 @@ class SquashedActions:
         return raw.tanh(), log_prob - constant * self.spec.continuous_size
 
     def act(self, deterministic: bool = False, generator: torch.Generator | None = None) -> torch.Tensor:
-        """(n, columns): a sample, or the squashed mean and the most likely choices."""
+        """Return actions (n, dimensions): a sample, or the squashed mean and the most likely branch indices."""
         columns = []
         if self.mean is not None and self.log_std is not None:
             raw = self.mean if deterministic else torch.normal(self.mean, self.log_std.exp(), generator=generator)

@@ -1,4 +1,4 @@
-"""What an expert recorded, as something to learn from: the door from `.demo` files to tensors."""
+"""Load `.demo` files as tensors."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from unity_gym.errors import DemonstrationError
 from unity_gym.specs import BehaviorSpec
 
 DemonstrationSource = str | os.PathLike[str] | Demonstration
-"""A `.demo` file, a folder of them, or what `unity_gym.demonstrations.load` read."""
+"""A `.demo` file, a folder of such files, or the result of `unity_gym.demonstrations.load`."""
 
 
 class Expert(Rollout):
-    """A demonstration as a rollout: each episode is a trajectory; `shuffled`, `sequences` and `in_order` go over them.
+    """Demonstration as a rollout: each episode is a trajectory, for `shuffled`, `sequences` and `in_order`.
 
-    The actions are those that the environment got: continuous ones in −1…1, then the chosen index of each branch. There
-    are no log-probabilities (n, 0); memory is zero everywhere.
+    The actions are those of the environment: continuous ones in `[-1, 1]`, then the index of each branch. There are no
+    log-probabilities (n, 0), and the recurrent state is zero.
 
-    :param demonstration: where it is
-    :param spec: of the behavior that learns
-    :param memory_size: numbers of network memory with each decision
-    :param device: of the tensors
-    :raises DemonstrationError: there is no such demonstration, or it does not fit the behavior; the message shows both,
-        sensor by sensor
+    :param demonstration: Source of the demonstration.
+    :param spec: Specification of the behavior to train.
+    :param memory_size: Size of the recurrent state.
+    :param device: Device of the tensors.
+    :raises DemonstrationError: If there is no such demonstration, or it does not fit the behavior; the message compares
+        the sensors of both.
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class Expert(Rollout):
         )
 
     def sample(self, size: int) -> Batch:
-        """`size` decisions, drawn with replacement (torch's global generator)."""
+        """Return `size` decisions, sampled with replacement (torch's global generator)."""
         return Batch(self, torch.randint(len(self), (size, 1), device=self.rewards.device), None)
 
 
 def demonstration_exists(demonstration: DemonstrationSource) -> bool:
-    """Whether there is such a file or folder."""
+    """Return whether there is such a file or folder."""
     return isinstance(demonstration, Demonstration) or Path(demonstration).exists()
 
 
 def require_demonstration(demonstration: DemonstrationSource) -> None:
-    """Require that there is a demonstration, without reading it.
+    """Check that there is a demonstration, without reading it.
 
-    :raises DemonstrationError: there is no such file or folder
+    :raises DemonstrationError: If there is no such file or folder.
     """
     if not demonstration_exists(demonstration):
         raise DemonstrationError(

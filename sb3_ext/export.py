@@ -1,4 +1,4 @@
-"""Policies as ONNX files that Unity loads, and that `OnnxPolicy` loads too."""
+"""Export policies as ONNX files, which Unity and `OnnxPolicy` load."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from sb3_ext.policies import AgentPolicy
 from unity_gym.errors import UnityGymError
 
 VERSION = 3
-OPSET = 9  # the lowest that Unity reads; every network here can be said in it
-_FORBIDDEN = 1e8  # taken from the logits of choices that the mask forbids
+OPSET = 9  # the lowest that Unity reads, and sufficient for every network here
+_FORBIDDEN = 1e8  # subtracted from the logits of discrete actions that the mask forbids
 
 
 def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str], deterministic: bool = False) -> None:
     """Write the actor of a policy as Unity's model file of version 3, opset 9.
 
-    Inputs, float32 with the batch n first: `obs_0`, `obs_1`, … (n, *shape) one a sensor, images in 0…1;
-    `action_masks` (n, sum of branches), 1 = allowed, with discrete actions; `recurrent_in` (n, 1, memory size) with
-    memory. Outputs: `version_number` and `memory_size` (1,); `continuous_actions` (n, size) sampled, in −1…1, with
-    `deterministic_continuous_actions` and `continuous_action_output_shape` (1,); `discrete_actions` (n, branches)
-    sampled indices, int64, with `deterministic_discrete_actions` and `discrete_action_output_shape` (1, branches);
-    `recurrent_out` as `recurrent_in`.
+    Inputs, float32 with the batch dimension n first: `obs_0`, `obs_1`, … (n, *shape) per sensor, images in `[0, 1]`;
+    `action_masks` (n, sum of branches), 1 = allowed, with discrete actions; `recurrent_in` (n, 1, memory size) of
+    recurrent policies. Outputs: `version_number` and `memory_size` (1,); `continuous_actions` (n, size) sampled, in
+    `[-1, 1]`, with `deterministic_continuous_actions` and `continuous_action_output_shape` (1,); `discrete_actions` (n,
+    branches) sampled indices, int64, with `deterministic_discrete_actions` and `discrete_action_output_shape` (1,
+    branches); `recurrent_out` as `recurrent_in`.
 
-    The sensors are those of `policy.columns`: of the behavior, where the policy learned on a `UnityVecEnv` that was
-    not wrapped; one a key of the observation space elsewhere. The file takes its place only once it is complete.
+    The sensors are those of `policy.columns`: with a `UnityVecEnv` without wrappers, those of the behavior; otherwise
+    one per key of the observation space. The file replaces an existing one only once it is complete.
 
     A policy that reads its previous action stores it in `recurrent_out`, and Unity does not report whether it executed
     the sampled or the deterministic one. So both outputs of such a file have the same actions.
 
-    :param policy: stays as it is, and so does torch's random state
-    :param path: of the file; its folder exists
-    :param deterministic: Of a policy that reads its previous action: whether the file always gives the most likely
+    :param policy: Policy to export. Neither it nor torch's random state changes.
+    :param path: Path of the file, in an existing folder.
+    :param deterministic: Whether the file of a policy that reads its previous action always contains the most likely
         actions; by default it always samples.
-    :raises UnityGymError: continuous actions without bounds, which have no −1…1
-    :raises OSError: the file cannot be written
+    :raises UnityGymError: If the continuous actions have no bounds, which `[-1, 1]` represents.
+    :raises OSError: If the file cannot be written.
     """
     path = Path(path)
     actor = _Actor(policy, deterministic).eval()
@@ -53,8 +53,8 @@ def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str], deterministic
     part = path.with_name(path.name + ".part")
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            # torch warns of this exporter's age, and that an LSTM may fix the batch; it does not where, as here, its
-            # first state is an input.
+            # torch warns that this exporter is deprecated, and that an LSTM may fix the batch size. It does not here,
+            # as the initial state of the LSTM is an input.
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 actor,
@@ -75,7 +75,7 @@ def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str], deterministic
 
 
 def _fold_identities(graph: onnx.GraphProto) -> None:
-    """Constants that torch passes on by an Identity become constants of that name: Unity reads its numbers so."""
+    """Replace each Identity of a constant by a constant of its name: Unity reads constants only in this form."""
     constants = {constant.name: constant for constant in graph.initializer}
     for node in [node for node in graph.node if node.op_type == "Identity" and node.input[0] in constants]:
         constant = graph.initializer.add()
@@ -89,7 +89,7 @@ def _fold_identities(graph: onnx.GraphProto) -> None:
 
 
 class _Actor(nn.Module):
-    """The inputs of the file → its outputs. It is a copy in float32 on the CPU."""
+    """Network from the inputs of the file to its outputs: a copy of the actor in float32 on the CPU."""
 
     low: torch.Tensor
     high: torch.Tensor
@@ -124,7 +124,7 @@ class _Actor(nn.Module):
         self.to("cpu", torch.float32)
 
     def example(self) -> dict[str, torch.Tensor]:
-        """Return inputs by name, for two agents."""
+        """Return example inputs by name, for two agents."""
         inputs = {f"obs_{index}": torch.zeros(2, *sensor.shape) for index, sensor in enumerate(self.spec[0])}
         if self.spec.action_spec.discrete_size:
             inputs["action_masks"] = torch.ones(2, sum(self.spec.action_spec.discrete_branches))
@@ -134,7 +134,7 @@ class _Actor(nn.Module):
 
     @property
     def output_names(self) -> list[str]:
-        """In the order of `forward`."""
+        """Return the names of the outputs in the order of `forward`."""
         names = ["version_number", "memory_size"]
         kinds = (("continuous", self.head.mean), ("discrete", self.head.logits))
         for kind in (kind for kind, layer in kinds if layer is not None):
@@ -147,7 +147,7 @@ class _Actor(nn.Module):
         mean, log_std, logits = self.head(features)
         outputs = [self.version_number, self.memory_size]
         action_size = self.body.action_size
-        previous: list[torch.Tensor] = []  # parts of the action that the next decision reads
+        previous: list[torch.Tensor] = []  # parts of the action that are an input of the next decision
         if mean is not None:
             sample, mode = self._scaled(mean + torch.randn_like(mean) * log_std.exp()), self._scaled(mean)
             if action_size:
@@ -176,7 +176,7 @@ class _Actor(nn.Module):
             return raw.tanh()
         if self.scaling == "unity":
             return raw.clamp(-CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
-        # Bounds as tensors clamp by Min and Max, which differ from bound to bound.
+        # Bounds as tensors become Min and Max, so that each dimension can have its own.
         clipped = torch.minimum(torch.maximum(raw, self.low), self.high)
         return (clipped - (self.high + self.low) / 2) / ((self.high - self.low) / 2)
 
@@ -184,5 +184,5 @@ class _Actor(nn.Module):
         """Return the probabilities (n, branch size) of each branch."""
         masked = logits * masks - (1 - masks) * _FORBIDDEN
         ends = np.cumsum([0, *self.spec.action_spec.discrete_branches]).tolist()
-        # Slices, as not everything that runs a model in Unity splits.
+        # Slices, as not every runtime of Unity supports Split.
         return [masked[:, start:end].softmax(1) for start, end in itertools.pairwise(ends)]

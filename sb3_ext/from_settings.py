@@ -1,4 +1,4 @@
-"""From settings to models, reward signals and cloning."""
+"""Build models, reward signals and behavioral cloning from settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TRAINERS = ("ppo", "poca", "sac", "bc", "fixed")
 
 
 def reward_signals(settings: RewardSignals) -> list[RewardSignal]:
-    """Return the reward signals that the settings name."""
+    """Return the reward signals of the settings."""
     signals = []
     for name, block in settings.items():
         arguments = block.model_dump(exclude={"network_settings"})
@@ -51,7 +51,7 @@ def reward_signals(settings: RewardSignals) -> list[RewardSignal]:
 
 
 def _cloning(settings: BehaviorSettings) -> BehavioralCloning | None:
-    """How to imitate the demonstration that the settings name."""
+    """Return the behavioral cloning of the settings; None if there is none."""
     block = settings.behavioral_cloning
     if block is None:
         return None
@@ -68,7 +68,8 @@ def _cloning(settings: BehaviorSettings) -> BehavioralCloning | None:
 def build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str | None) -> UnityAlgorithm:
     """Return a model of the behavior, as the settings describe it.
 
-    :param device: Its device, and after commas those of further processes that share its updates; None for the default.
+    :param device: Device of the model, followed after commas by those of further processes that share its updates; None
+        for the default.
     """
     if isinstance(settings, FixedSettings):
         return FixedModel(FixedPolicy(settings.policy, spec))

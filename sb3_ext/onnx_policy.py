@@ -1,4 +1,4 @@
-"""`OnnxPolicy`: a model file of Unity ML-Agents as a policy that decides outside of Unity."""
+"""`OnnxPolicy`: a model file of Unity ML-Agents as a policy outside of Unity."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _VERSIONS = (2, 3)
 _MASKS, _MEMORY_IN, _MEMORY_OUT = "action_masks", "recurrent_in", "recurrent_out"
 _CONSTANTS = ("version_number", "memory_size", "continuous_action_output_shape", "discrete_action_output_shape")
 _REMEDY = "Give OnnxPolicy the environment that the file was made for, or its spec and form of observations"
-_ERRORS_ONLY = 3  # Unity's files declare one row for some outputs that have one an agent; a warning each time
+_ERRORS_ONLY = 3  # Unity's files declare one row for some outputs with a row per agent, which warns at each call
 
 
 class OnnxPolicy:
-    """A model file that Unity's trainer or `export_onnx` wrote, of version 3 or the older version 2.
+    """Policy of a model file of Unity's trainer or `export_onnx`, of version 3 or the older version 2.
 
-    It has the `predict` of an SB3 model, so that `evaluate_policy(OnnxPolicy(path, env), env)` works. Observations
-    and actions have the form that the environment gives them. Without `env` and `spec` the observations are the
-    inputs of the file: one array, or a dict of them by name. `version`, `memory_size` and `spec` describe the file.
-    Entities are always (n, entities, size), in files that were exported for Barracuda, too.
+    It has the `predict` of an SB3 model, so that `evaluate_policy(OnnxPolicy(path, env), env)` works. Observations and
+    actions have the form of the environment. Without `env` and `spec`, the observations are the inputs of the file: one
+    array, or a dict of them by name. `version`, `memory_size` and `spec` describe the file. Entities are always
+    (n, entities, size), also in files that were exported for Barracuda.
 
-    :param path: of the file
-    :param env: a `UnityVecEnv`, or any environment with one sensor for each key of its observation space
-    :param spec: instead of `env`, what the behavior observes and does
-    :param observations: with `spec`, the form of the observations: "split" or "sensors", see `ObservationLayout`
-    :param seed: of the sampled actions; it also seeds the ONNX sessions that this process starts later
-    :raises UnityGymError: a file that cannot be read or is none of ML-Agents, one for other sensors or actions, or
-        onnxruntime is not installed
+    :param path: Path of the file.
+    :param env: A `UnityVecEnv`, or any environment with one sensor per key of its observation space.
+    :param spec: Specification of the behavior, instead of `env`.
+    :param observations: Form of the observations with `spec`: "split" or "sensors", see `ObservationLayout`.
+    :param seed: Seed of the sampled actions, also of ONNX sessions that this process starts later.
+    :raises UnityGymError: If the file cannot be read, is not a model of ML-Agents, or has other sensors or actions; or
+        if onnxruntime is not installed.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class OnnxPolicy:
         try:
             model = onnx.load_from_string(content)
             onnx.checker.check_model(model)
-        except Exception as error:  # protobuf's and the checker's have no base of their own
+        except Exception as error:  # protobuf's and the checker's exceptions have no common base class
             raise self._error(
                 f"is no ONNX model, or a damaged one ({_first_line(error)}): copy or export it again"
             ) from error
@@ -112,16 +112,16 @@ class OnnxPolicy:
             raise UnityGymError("OnnxPolicy needs onnxruntime: pip install 'unity-gym[onnx]'") from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
-        options.intra_op_num_threads = 1  # networks this small run fastest on one, and the players need the others
+        options.intra_op_num_threads = 1  # fastest for small networks, and leaves the other cores to the players
         if self._seed is not None:
             onnxruntime.set_seed(self._seed)
         try:
             return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's have no base of their own
+        except Exception as error:  # onnxruntime's exceptions have no common base class
             raise self._error(f"cannot be run by onnxruntime: {_first_line(error)}") from error
 
     def _read_constants(self) -> dict[str, Array]:
-        """Return what the file tells of itself, by name; numbers in one row each."""
+        """Return the constants that describe the file, by name, each as one row."""
         names = [name for name in _CONSTANTS if name in self._outputs]
         if names[:2] != list(_CONSTANTS[:2]):
             raise self._error(
@@ -141,7 +141,7 @@ class OnnxPolicy:
     def _form(
         self, env: VecEnv | gym.Env[Any, Any] | None, spec: BehaviorSpec | None, observations: str
     ) -> tuple[spaces.Space[Any], spaces.Space[Any], tuple[BehaviorSpec, ObservationLayout] | None]:
-        """Return the spaces, and the layout of the sensors where they are known."""
+        """Return the spaces, and the layout of the sensors if it is known."""
         if env is not None:
             base: Any = env.unwrapped
             if isinstance(base, UnityVecEnv) and env.observation_space == base.observation_space:
@@ -250,14 +250,16 @@ class OnnxPolicy:
         deterministic: bool = False,
         action_masks: np.ndarray | None = None,
     ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
-        """Return the actions for one observation or a batch of n, as the action space forms them.
+        """Return the actions for one observation or a batch of n, in the form of the action space.
 
-        :param state: the memory, as the last call returned it; None at first and where there is none
-        :param episode_start: bool (n,), where the memory starts again
-        :param deterministic: take the most likely action. Files that lack this output are run without their noise
-        :param action_masks: bool (n, sum of branches), True = allowed
-        :raises ValueError: the observation has not the shape of the observation space
-        :raises UnityGymError: a policy with memory got no state, although an episode goes on
+        :param observation: Observation or batch of observations, in the form of the observation space.
+        :param state: Recurrent state that the last call returned; None at the start, and without recurrence.
+        :param episode_start: Agents whose recurrent state is reset, bool (n,).
+        :param deterministic: Return the most likely actions. Files without this output are run without their noise.
+        :param action_masks: Action masks, bool (n, sum of branches), True = allowed.
+        :return: Actions, and the recurrent state for the next call.
+        :raises ValueError: If the observation does not have the shape of the observation space.
+        :raises UnityGymError: If a recurrent policy gets no state in mid-episode.
         """
         if isinstance(observation, dict):
             batch: Any = {key: np.asarray(part) for key, part in observation.items()}
@@ -281,7 +283,7 @@ class OnnxPolicy:
     def select_actions(
         self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
     ) -> tuple[ActionTuple, Array]:
-        """Return what the environment gets from n agents, and their memory afterwards.
+        """Return the actions of n agents for the environment, and the next recurrent states.
 
         See `AgentPolicy.select_actions`.
         """
@@ -303,7 +305,7 @@ class OnnxPolicy:
         return self._action_tuple(outputs, masks, deterministic), memory
 
     def _run(self, inputs: dict[str, Array], deterministic: bool) -> dict[str, Array]:
-        """Return the outputs that a decision needs: `continuous_actions`, `discrete_actions`, and the memory."""
+        """Return the required outputs: `continuous_actions`, `discrete_actions` and the recurrent state."""
         actions = [f"{kind}_actions" for kind in ("continuous", "discrete") if f"{kind}_actions" in self._outputs]
         wanted, session = actions, self._session
         if deterministic:
@@ -321,7 +323,7 @@ class OnnxPolicy:
             low, high = self._columns.low, self._columns.high
             continuous = (high + low) / 2 + continuous * ((high - low) / 2)
         if discrete is not None and self.version == 2:
-            # Log-probabilities of all branches. The largest after adding Gumbel noise is a sample (Gumbel 1954).
+            # Log-probabilities of all branches. The argmax after adding Gumbel noise is a sample (Gumbel 1954).
             scores = np.where(masks, discrete, -np.inf)
             if not deterministic:
                 scores += self._rng.gumbel(size=scores.shape)
@@ -331,7 +333,7 @@ class OnnxPolicy:
 
 
 def _feeds(sensors: Sequence[ObservationSpec], version: int) -> dict[str, list[int]]:
-    """Return the sensors whose columns, one after another, are each input of a file."""
+    """Return the indices of the sensors that are concatenated to each input of a file."""
     if version == 3:
         return {f"obs_{index}": [index] for index in range(len(sensors))}
     feeds: dict[str, list[int]] = {}
@@ -363,19 +365,19 @@ def _reshapes_back(
 
 
 def _fits(declared: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a sensor has the shape of an input, some sizes of which may be open."""
+    """Return whether a sensor has the shape of an input, which may have dynamic dimensions."""
     return len(declared) == len(shape) and all(
         not isinstance(mine, int) or mine == theirs for mine, theirs in zip(declared, shape, strict=True)
     )
 
 
 def _floats(column: Array) -> Array:
-    """AgentTableLike as the inputs have them: float32, images in 0…1."""
+    """Return the array as float32, with images in `[0, 1]`, as the inputs require."""
     return column.astype(np.float32) / 255 if column.dtype == np.uint8 else column.astype(np.float32, copy=False)
 
 
 def _without_noise(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the same model with its noise 0 and each choice the most likely."""
+    """Return the same model with zero noise and the most likely discrete actions."""
     quiet = onnx.ModelProto()
     quiet.CopyFrom(model)
     for node in quiet.graph.node:
@@ -387,5 +389,5 @@ def _without_noise(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _first_line(error: Exception) -> str:
-    """Of the message; the rest tells of the inside of another library."""
+    """Return the first line of the message; the rest describes internals of another library."""
     return str(error).strip().partition("\n")[0]

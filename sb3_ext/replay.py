@@ -1,7 +1,7 @@
-"""The replay buffer: what every agent saw, did and got, to be drawn from again and again.
+"""Replay buffer of observations, actions and rewards of all agents, to be sampled repeatedly.
 
-Decisions are kept in sequences: runs of decisions of one agent in one episode, one decision long where there is no
-recurrent state. Every sequence keeps the true state after its last decision in addition to those of the decisions.
+Decisions are stored in sequences of one agent in one episode; without a recurrent state, each has one decision. Every
+sequence has the true state after its last decision in addition to those of the decisions.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from sb3_ext.experience import Trajectories
 from sb3_ext.networks.body import Encoding, Inputs, as_floats
 from unity_gym.specs import Array
 
-_STATE = ("length", "position", "seen", "sequence_length")  # what a file holds in addition to the arrays
+_STATE = ("length", "position", "seen", "sequence_length")  # content of a file in addition to the arrays
 
 
 class ReplayBuffer:
-    """The newest decisions of any number of agents, in sequences; the oldest sequence makes room for a new one.
+    """Buffer of the latest decisions of any number of agents, in sequences; a new sequence replaces the oldest.
 
     :param size: Number of decisions.
-    :param sequence_length: Decisions of a sequence; it ends sooner with its episode.
+    :param sequence_length: Maximum number of decisions per sequence; the end of an episode ends its sequence earlier.
+    :param memory_size: Size of the recurrent state that is stored with each sequence.
     :param memory_size: Size of the recurrent state that is stored with each sequence.
     """
 
     def __init__(self, size: int, sequence_length: int = 1, memory_size: int = 0) -> None:
         self.sequence_length, self.memory_size = sequence_length, memory_size
         self.capacity = max(size // sequence_length, 1)
-        """Number of sequences."""
-        self._arrays: dict[str, Array] = {}  # one array (capacity, …) each; allocated when shapes are known
+        """Maximum number of sequences."""
+        self._arrays: dict[str, Array] = {}  # one array (capacity, …) per name; allocated when shapes are known
         self._sensors = 0
         self._length = np.zeros(self.capacity, np.int64)  # decisions of each sequence
-        self._position = 0  # of the next sequence
-        self._filled = 0  # places that have a sequence
+        self._position = 0  # index of the next sequence
+        self._filled = 0  # number of stored sequences
         self._decisions = 0
         self.seen = 0
-        """Number of decisions that were ever added."""
+        """Total number of decisions that were ever added."""
 
     def __len__(self) -> int:
-        """Return the number of decisions that can be drawn."""
+        """Return the number of decisions that can be sampled."""
         return self._decisions
 
     def add(self, trajectories: Trajectories) -> None:
-        """Store trajectories of at most `sequence_length` decisions; of more than there is room for, the last ones."""
+        """Store trajectories of at most `sequence_length` decisions; if they exceed the capacity, the last ones."""
         self._allocate(trajectories)
         lengths = trajectories.lengths
         self.seen += len(trajectories)
@@ -87,15 +88,15 @@ class ReplayBuffer:
     def _empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return an array for all sequences.
 
-        Behind their ends all actions are allowed: no distribution is over none.
+        In the padding, all actions are allowed, as a distribution needs at least one.
         """
         return np.ones(shape, dtype) if name == "mask" else np.zeros(shape, dtype)
 
     def sample(self, size: int, device: torch.device | str = "cpu") -> ReplayBatch:
-        """Draw `size` decisions in whole sequences.
+        """Sample `size` decisions in whole sequences.
 
-        There is at least one sequence, drawn with replacement (NumPy's global generator, which SB3 seeds). There must
-        be some.
+        At least one sequence is sampled, with replacement (NumPy's global generator, which SB3 seeds). The buffer must
+        not be empty.
         """
         count = max(size // self.sequence_length, 1)
         chosen = np.random.randint(self._filled, size=count)  # noqa: NPY002
@@ -114,10 +115,10 @@ class ReplayBuffer:
         np.savez(file, **columns, **dict(zip(_STATE, state, strict=True)))  # type: ignore[arg-type]
 
     def load(self, file: BinaryIO) -> dict[str, tuple[int, ...]]:
-        """Take over what `save` wrote, the newest sequences where there is not room for all.
+        """Load what `save` wrote; if the sequences exceed the capacity, the latest ones.
 
-        :return: the shape of each column, of one decision
-        :raises ValueError: the file is not one of such sequences
+        :return: Shape of each array, per decision.
+        :raises ValueError: If the file does not contain such sequences.
         """
         with np.load(file, allow_pickle=False) as saved:
             columns = {name: saved[name] for name in saved.files}
@@ -135,7 +136,7 @@ class ReplayBuffer:
             order = ((int(position) + order) % count)[-self.capacity :]
             position = 0
         elif count < self.capacity:
-            # Where it was full, the next sequence now goes behind the last; the oldest is no longer the next.
+            # If the file's buffer was full, the next sequence follows the last; the oldest is no longer the next.
             order, position = (int(position) + order) % max(count, 1), count
         self._filled = len(order)
         self._position = int(position) % self.capacity
@@ -151,10 +152,10 @@ class ReplayBuffer:
 
 
 class ReplayBatch:
-    """m decisions of a replay buffer, in sequences of equal length, one after another, as tensors.
+    """Batch of m decisions of a replay buffer, in sequences of equal length, one after another, as tensors.
 
-    It has what reward signals read of a `sb3_ext.experience.Batch`. The state after each decision is among `states`:
-    (sequences · (length + 1), …), each sequence's states decided in, then the one after its last decision.
+    It has the attributes of `sb3_ext.rollout.Decisions` for reward signals. `states` contains the states after the
+    decisions, too, (sequences · (length + 1), …): per sequence, those of its decisions and the one after its last.
     """
 
     inputs: Inputs
@@ -171,7 +172,7 @@ class ReplayBatch:
 
     @property
     def sequences(self) -> int:
-        """How many."""
+        """Number of sequences."""
         return len(self._columns["reward"])
 
     def part(self, sequences: slice) -> ReplayBatch:
@@ -186,42 +187,42 @@ class ReplayBatch:
         return len(self) if self.valid is None else self.valid.sum()
 
     def mean(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the mean of (m, …) over the valid decisions and all that is behind them."""
+        """Return the mean of (m, …) over the valid decisions and all further dimensions."""
         return x.mean() if self.valid is None else x[self.valid].mean()
 
     def means(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
         """Return the means over the valid decisions.
 
-        :param x: (…, m, …)
+        :param x: Values (…, m, …).
         :param dim: Dimension of the m decisions.
         """
         return (x if self.valid is None else x[(slice(None),) * dim + (self.valid,)]).mean(dim)
 
     def _decided(self, states: torch.Tensor) -> torch.Tensor:
-        """(sequences, length + 1, …), of the states → (m, …), of those decided in."""
+        """Return the states of the decisions (m, …) from all states (sequences, length + 1, …)."""
         return states[:, 0] if self.length == 1 else states[:, :-1].flatten(0, 1)
 
     def _next(self, states: torch.Tensor) -> torch.Tensor:
-        """(sequences, length + 1, …), of the states → (m, …), of those after the decisions."""
+        """Return the states after the decisions (m, …) from all states (sequences, length + 1, …)."""
         return states[:, 1] if self.length == 1 else states[:, 1:].flatten(0, 1)
 
     @cached_property
     def observations(self) -> list[torch.Tensor]:
-        """One (m, *shape) a sensor."""
+        """Observations, one (m, *shape) per sensor."""
         return [self._decided(column) for column in self._observations]
 
     @cached_property
     def next_observations(self) -> list[torch.Tensor]:
-        """One (m, *shape) a sensor, what the same agent saw next; at the end of an episode, its last state."""
+        """Next observations of the same agents, one (m, *shape) per sensor; at an episode's end, the last state."""
         return [self._next(column) for column in self._observations]
 
     @property
     def states(self) -> list[torch.Tensor]:
-        """One (sequences · (length + 1), *shape) a sensor."""
+        """All states, one (sequences · (length + 1), *shape) per sensor."""
         return [column.flatten(0, 1) for column in self._observations]
 
     def prepare(self, encoding: Encoding) -> None:
-        """Set `inputs`, `next_inputs` and `state_inputs`: those of the decisions, of the next ones and of all states.
+        """Set `inputs`, `next_inputs` and `state_inputs`: of the decisions, of the next states and of all states.
 
         :param encoding: Encoding with the statistics of observations.
         """
@@ -233,40 +234,40 @@ class ReplayBatch:
 
     @property
     def memory(self) -> torch.Tensor:
-        """(sequences, memory size), before the first decision of each sequence."""
+        """Recurrent states (sequences, memory size), before the first decision of each sequence."""
         return self._columns["memory"]
 
     @cached_property
     def actions(self) -> torch.Tensor:
-        """(m, columns), as the network reads them."""
+        """Actions (m, dimensions), in the scale of the network."""
         return self._columns["action"].flatten(0, 1)
 
     @property
     def environment_actions(self) -> torch.Tensor:
-        """(m, columns), with the continuous ones in −1…1."""
+        """Actions (m, dimensions), with the continuous ones in `[-1, 1]`."""
         return self.actions
 
     @property
     def action_masks(self) -> torch.Tensor:
-        """Return a bool array (m, sum of branches)."""
+        """Action masks, bool (m, sum of branches)."""
         return self._decided(self._columns["mask"])
 
     @property
     def next_action_masks(self) -> torch.Tensor:
-        """Return a bool array (m, sum of branches): the masks of the next observations."""
+        """Action masks of the next observations, bool (m, sum of branches)."""
         return self._next(self._columns["mask"])
 
     @property
     def rewards(self) -> torch.Tensor:
-        """(m,), the agents' own."""
+        """Individual rewards (m,)."""
         return self._columns["reward"].flatten()
 
     @property
     def group_rewards(self) -> torch.Tensor:
-        """(m,), of the agents' groups."""
+        """Group rewards (m,)."""
         return self._columns["group_reward"].flatten()
 
     @property
     def terminated(self) -> torch.Tensor:
-        """Return a bool array (m,): True where the episode terminated."""
+        """Whether the episode terminated after each decision, bool (m,)."""
         return self._columns["terminated"].flatten()
