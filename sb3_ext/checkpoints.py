@@ -1,9 +1,9 @@
-"""Checkpoint files: Stable-Baselines3 model files that also hold the state of the training.
+"""Checkpoint files: Stable-Baselines3 model files that also contain the state of the training.
 
-`write_checkpoint` writes what `model.save` writes, so that `load` of `sb3_ext.PPO`, `POCA` and `SAC` reads it, and one
-more archive member with the state of the training. `read_checkpoint` reads the parameters and that state as plain data.
-It never unpickles: a file that would execute code when it is loaded is rejected. `load` of Stable-Baselines3 does
-unpickle, so pass it only files that you trust.
+`write_checkpoint` writes the content of `model.save`, so that `load` of `sb3_ext.PPO`, `POCA` and `SAC` can read it,
+and an archive member with the state of the training. `read_checkpoint` reads the parameters and that state as plain
+data. It never unpickles: a file that would execute code is rejected. `load` of Stable-Baselines3 does unpickle, so
+pass it only files that you trust.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 from unity_gym.errors import UnityGymError
 
-_STATE = "training_state.pt"  # Stable-Baselines3 takes every .pth member for parameters and ignores all others
+_STATE = "training_state.pt"  # Stable-Baselines3 reads every .pth member as parameters and ignores all others
 _NOT_PARAMETERS = ("pytorch_variables", "tensors")
-_ARRAY = "numpy array"  # the key of a packed array
+_ARRAY = "numpy array"  # key of a packed array
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a checkpoint file."""
+    """Content of a checkpoint file."""
 
     path: Path
     parameters: dict[str, Any]
-    """The state dictionaries of the model's modules and optimizers, by attribute."""
+    """State dictionaries of the model's modules and optimizers, by attribute."""
     state: dict[str, Any] | None
-    """The state of the training; None if a script saved the model."""
+    """State of the training; None if a script saved the model."""
 
 
 def write_checkpoint(model: BaseAlgorithm, file: BinaryIO, state: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ def write_checkpoint(model: BaseAlgorithm, file: BinaryIO, state: Mapping[str, A
     :param file: Open file, readable and writable.
     :param state: State of the training: dictionaries with string keys, lists, tuples, strings, numbers, booleans, None,
         tensors and arrays of numbers, nested in any way.
-    :raises TypeError: If `state` holds anything else.
+    :raises TypeError: If `state` contains anything else.
     """
     model.save(file)  # type: ignore[arg-type]
     content = io.BytesIO()
@@ -58,7 +58,7 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
 
     :param path: Path of the file.
     :param device: Device of the tensors among the parameters.
-    :raises UnityGymError: If there is no such file, or it is not a checkpoint, or it holds more than data.
+    :raises UnityGymError: If there is no such file, it is not a checkpoint, or it contains more than data.
     """
     path = Path(path)
     parameters, state = {}, None
@@ -74,7 +74,7 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
             raise ValueError("it has no policy")
     except FileNotFoundError:
         raise UnityGymError(f"{path}: there is no such checkpoint. Correct the path") from None
-    except Exception as error:  # whatever zipfile and torch raise for a file that is something else
+    except Exception as error:  # zipfile and torch raise many classes for other files
         raise not_a_checkpoint(path, error) from error
     return Checkpoint(path, parameters, state)
 
@@ -82,14 +82,14 @@ def read_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
 def load_data(file: str | Path | BinaryIO, device: torch.device | str = "cpu") -> Any:
     """Read what `torch.save` wrote, if it is data only: tensors, numbers, strings and their collections.
 
-    :raises pickle.UnpicklingError: If it holds anything else, which is not executed.
+    :raises pickle.UnpicklingError: If it contains anything else, which is not executed.
     """
     return torch.load(file, map_location=device, weights_only=True)
 
 
 def not_a_checkpoint(path: Path, error: Exception) -> UnityGymError:
     """Return the error about a file that cannot be read as a checkpoint."""
-    # torch's messages explain in many lines how to load a file without the restriction that protects the user.
+    # torch's messages explain how to disable the restriction that protects the user.
     reason = " ".join(str(error).split())
     if "weights only" in reason.lower() or "weights_only" in reason.lower():
         reason = "it is damaged, or holds code in addition to data, which was not executed"
@@ -99,10 +99,10 @@ def not_a_checkpoint(path: Path, error: Exception) -> UnityGymError:
 def pack(tree: Any) -> Any:
     """Return nested data with every array as a tensor, so that it is saved as data only.
 
-    :raises TypeError: If there is anything else than data in it.
+    :raises TypeError: If it contains anything other than data.
     """
     if isinstance(tree, np.ndarray):
-        return {_ARRAY: torch.from_numpy(np.array(tree))}  # a copy: the array may go on changing
+        return {_ARRAY: torch.from_numpy(np.array(tree))}  # a copy: the array may change later
     if isinstance(tree, np.generic):
         return tree.item()
     if isinstance(tree, Mapping):
@@ -117,7 +117,7 @@ def pack(tree: Any) -> Any:
 
 
 def unpack(tree: Any) -> Any:
-    """Return the data that `pack` was given."""
+    """Return the data that was passed to `pack`."""
     if isinstance(tree, dict):
         if tree.keys() == {_ARRAY}:
             return tree[_ARRAY].numpy()

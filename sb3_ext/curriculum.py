@@ -1,4 +1,4 @@
-"""Environment parameters in training: what each is or is drawn from, and the lessons that change it."""
+"""Environment parameters in training: constants, samplers and curricula."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerPool
 from unity_gym.side_channels import EnvironmentParametersChannel
 
-_NEWEST = 0.75  # weight of the newest mean return in a smoothed one, as in Unity's trainer
+_NEWEST = 0.75  # weight of the latest mean return in a smoothed one, as in Unity's trainer
 
 
 class LessonProgress(NamedTuple):
-    """What the agents of a behavior have done.
+    """Progress of the agents of a behavior, for completion criteria.
 
-    - `returns`: of the episodes that have ended since the last look and started in the lessons that are going on, with
-      the group's reward where there is a group (which counts when it has ended, not when one of its members has)
-    - `progress`: the share of the behavior's `max_steps` that is done
-    - `elo`: the rating of a behavior that plays against itself
+    - `returns`: returns of the episodes that ended since the last call and started in the running lessons, with group
+      rewards; an episode in a group counts when the group ends, not when one of its members does
+    - `progress`: fraction of the behavior's `max_steps` that is done
+    - `elo`: rating of a behavior with self-play
     """
 
     returns: Sequence[float]
@@ -40,7 +40,7 @@ class LessonProgress(NamedTuple):
 
 
 class ParameterValue(NamedTuple):
-    """What an environment parameter is or is drawn from; player i draws with `seed` + i."""
+    """Value or sampler of an environment parameter; player i samples with `seed` + i."""
 
     name: str
     sampler: ParameterSampler
@@ -50,7 +50,7 @@ class ParameterValue(NamedTuple):
 def send_parameter(channel: EnvironmentParametersChannel, value: ParameterValue, player: int) -> None:
     """Send a parameter to a player, with its next step.
 
-    :param player: Its number among all players of the run.
+    :param player: Number of the player among all players of the run.
     """
     name, sampler, seed = value.name, value.sampler, (value.seed + player) & 0x7FFFFFFF
     if isinstance(sampler, Constant):
@@ -67,17 +67,17 @@ def send_parameter(channel: EnvironmentParametersChannel, value: ParameterValue,
 
 
 class ParameterCurriculum:
-    """One environment parameter, and its lessons in their order.
+    """One environment parameter with its lessons.
 
-    A lesson is complete when at least `min_lesson_length` episodes have ended in it and what it measures is above its
-    threshold: the progress, the Elo rating, or the mean return of the last `min_lesson_length` episodes (of one, if
-    that is 0). With `signal_smoothing` the measured m follows the means, m ← m/4 + 3/4 mean, once an episode; the first
-    mean of a lesson is taken as it is. The last lesson never ends.
+    A lesson is complete when at least `min_lesson_length` episodes have ended in it and its measure is above its
+    threshold. The measure is the progress, the Elo rating, or the mean return of the last `min_lesson_length` episodes
+    (of one, if that is 0). With `signal_smoothing`, the measure m is updated once per episode from the mean return,
+    m ← m/4 + 3/4 mean; it starts with the first mean of a lesson. The last lesson never ends.
 
-    :param name: of the parameter
-    :param lessons: at least one
-    :param told: what `training_status.json` tells of them, which this keeps up to date
-    :raises UnityGymError: `told` has a lesson that there is not
+    :param name: Name of the parameter.
+    :param lessons: Lessons in order, at least one.
+    :param told: State of the lessons in `training_status.json`, which is updated in place.
+    :raises UnityGymError: If the lesson in `told` does not exist.
     """
 
     def __init__(self, name: str, lessons: Sequence[Lesson], told: dict[str, Any] | None = None) -> None:
@@ -95,40 +95,40 @@ class ParameterCurriculum:
         self._measured = self._told.get("measured")
 
     def report(self) -> None:
-        """Report to `training_status.json` what the lesson's completion depends on."""
+        """Report the variables of the lesson's completion to `training_status.json`."""
         self._told.update(recent=list(self._recent), episodes=self._episodes, measured=self._measured)
 
     @property
     def number(self) -> int:
-        """The current lesson, counted from 0."""
+        """Index of the current lesson, from 0."""
         return int(self._told["lesson_num"])
 
     @property
     def lesson(self) -> Lesson:
-        """The current one."""
+        """Current lesson."""
         return self._lessons[self.number]
 
     @property
     def criteria(self) -> CompletionCriteria | None:
-        """When the current lesson is complete; None for the last."""
+        """Completion criteria of the current lesson; None for the last."""
         return self.lesson.completion_criteria if self.number + 1 < len(self._lessons) else None
 
     @property
     def line(self) -> str:
-        """A line that tells of the current lesson."""
+        """Log line about the current lesson."""
         return f"Lesson {self.number} of {self.name}: {self.lesson.name}"
 
     _measured: float | None
 
     def reset(self) -> None:
-        """Forget the episodes that have ended."""
+        """Discard the episodes that have ended."""
         length = 0 if self.criteria is None else self.criteria.min_lesson_length
         self._recent: deque[float] = deque(maxlen=max(length, 1))
         self._episodes = 0
         self._measured = None
 
     def is_complete(self, learned: Mapping[str, LessonProgress]) -> bool:
-        """Whether the current lesson is, with what has been learned since the last call, by behavior."""
+        """Return whether the current lesson is complete, given the progress since the last call, by behavior."""
         criteria = self.criteria
         if criteria is None or criteria.behavior not in learned:
             return False
@@ -141,7 +141,7 @@ class ParameterCurriculum:
         return self._episodes >= criteria.min_lesson_length and measured > criteria.threshold
 
     def _count(self, episode: float, criteria: CompletionCriteria) -> bool:
-        """Whether the return of one more episode completes the lesson."""
+        """Return whether the return of another episode completes the lesson."""
         self._episodes += 1
         self._recent.append(episode)
         if self._episodes < criteria.min_lesson_length:
@@ -153,7 +153,7 @@ class ParameterCurriculum:
         return mean > criteria.threshold
 
     def steps_of_progress(self, behavior: str, max_steps: int) -> int | None:
-        """Timesteps of a behavior from which its progress completes the lesson; None for other lessons."""
+        """Return the timesteps of a behavior at which its progress completes the lesson; None for other lessons."""
         criteria = self.criteria
         if criteria is None or criteria.behavior != behavior or criteria.measure != "progress":
             return None
@@ -162,7 +162,7 @@ class ParameterCurriculum:
     def advance(self) -> bool:
         """Start the next lesson.
 
-        :return: whether the scene is to be reset for it
+        :return: Whether the lesson requires a reset of the scene.
         """
         criteria = self.criteria
         assert criteria is not None, "the last lesson never ends"
@@ -172,16 +172,16 @@ class ParameterCurriculum:
 
 
 class EnvironmentParameterManager:
-    """All environment parameters of a run. One without lessons is the only lesson of its own.
+    """Manager of all environment parameters of a run. A parameter without lessons is treated as a single lesson.
 
-    :param settings: of the run, with the seed that it has
-    :param run: its folder, which tells where a resumed run was
-    :raises UnityGymError: it was in a lesson that there is not
+    :param settings: Settings of the run, with its seed.
+    :param run: Folder of the run, which contains the lessons of a resumed run.
+    :raises UnityGymError: If such a lesson does not exist.
     """
 
     def __init__(self, settings: RunSettings, run: Run) -> None:
         self._courses: dict[str, ParameterCurriculum] = {}
-        self._seeds: dict[str, int] = {}  # of each course's first lesson; the next ones count on
+        self._seeds: dict[str, int] = {}  # seed of each parameter's first lesson; the next ones follow
         self._taught = [
             name for name, given in settings.environment_parameters.items() if isinstance(given, Curriculum)
         ]
@@ -196,39 +196,39 @@ class EnvironmentParameterManager:
 
     @property
     def constants(self) -> dict[str, float]:
-        """The parameters that are numbers now."""
+        """Parameters that are constant now, with their values."""
         values = {name: course.lesson.value for name, course in self._courses.items()}
         return {name: value.sampler_parameters.value for name, value in values.items() if isinstance(value, Constant)}
 
     @property
     def lessons(self) -> dict[str, ParameterCurriculum]:
-        """The parameters that have lessons."""
+        """Parameters that have lessons."""
         return {name: self._courses[name] for name in self._taught}
 
     def steps_to_lesson(self, behavior: str, steps: int, max_steps: int) -> int | None:
-        """Timesteps until the progress of a behavior may complete a lesson; None for never.
+        """Return the timesteps until the progress of a behavior may complete a lesson; None for never.
 
-        :param steps: Its timesteps until now, of `max_steps`.
+        :param steps: Current timesteps of the behavior, of `max_steps`.
         """
         due = [course.steps_of_progress(behavior, max_steps) for course in self.lessons.values()]
         return min((step - steps for step in due if step is not None and step > steps), default=None)
 
     def report(self) -> None:
-        """Report to `training_status.json` what the completion of lessons depends on."""
+        """Report the variables of the lessons' completion to `training_status.json`."""
         for course in self.lessons.values():
             course.report()
 
     @property
     def stats(self) -> dict[str, float]:
-        """The current lessons, under the names that Unity's trainer gives them in TensorBoard."""
+        """Current lessons, by their TensorBoard tags in Unity's trainer."""
         return {f"Environment/Lesson Number/{name}": course.number for name, course in self.lessons.items()}
 
     def values(self, names: Sequence[str] | None = None) -> list[ParameterValue]:
-        """Return what parameters are or are drawn from now.
+        """Return the current values or samplers of parameters.
 
-        Where the settings give no seed, every lesson of the run has one.
+        Without a seed in the settings, all lessons of the run share one.
 
-        :param names: Of some parameters; by default of all.
+        :param names: Names of some parameters; by default of all.
         """
         chosen = [self._courses[name] for name in (self._courses if names is None else names)]
         values = []
@@ -241,17 +241,17 @@ class EnvironmentParameterManager:
     def send(self, pool: PlayerPool, names: Sequence[str] | None = None, first_player: int = 0) -> None:
         """Send parameters to the players of a pool, with their next step; see `values`.
 
-        :param first_player: Number of the first one among all players of the run.
+        :param first_player: Number of the pool's first player among all players of the run.
         """
         for player, channel in enumerate(pool.environment_parameters, first_player):
             for value in self.values(names):
                 send_parameter(channel, value, player)
 
     def advance(self, learned: Mapping[str, LessonProgress]) -> tuple[list[str], bool]:
-        """Start the lessons that follow those that are complete; the episodes of all lessons are then counted again.
+        """Start the lessons that follow the complete ones, and count the episodes of all lessons from 0 again.
 
-        :param learned: by behavior, since the last call
-        :return: the parameters whose lesson is another now, and whether the scene is to be reset for one
+        :param learned: Progress since the last call, by behavior.
+        :return: Names of parameters with a new lesson, and whether any of them requires a reset of the scene.
         """
         changed = [course for course in self._courses.values() if course.is_complete(learned)]
         resets = [course.advance() for course in changed]

@@ -134,7 +134,7 @@ class _Actor(nn.Module):
 
     @property
     def output_names(self) -> list[str]:
-        """Return the names of the outputs in the order of `forward`."""
+        """Names of the outputs, in the order of `forward`."""
         names = ["version_number", "memory_size"]
         kinds = (("continuous", self.head.mean), ("discrete", self.head.logits))
         for kind in (kind for kind, layer in kinds if layer is not None):

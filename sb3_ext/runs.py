@@ -1,33 +1,33 @@
 """The results folder of a training run.
 
-    results/<run-id>/configuration.yaml                the settings, with every value spelled out
+    results/<run-id>/configuration.yaml                the settings with every value
     results/<run-id>/learning_curve.png                mean reward over steps
-    results/<run-id>/<behavior>.onnx                   the newest network, for Unity
+    results/<run-id>/<behavior>.onnx                   the latest network, for Unity
     results/<run-id>/<behavior>/<behavior>-<step>.zip  checkpoints: `load` of `sb3_ext.PPO`, `SAC` and `POCA` reads them
     results/<run-id>/<behavior>/<behavior>-<step>.onnx their networks, for Unity
     results/<run-id>/<behavior>/last_replay_buffer.npz SAC's replay buffer, with `save_replay_buffer`
-    results/<run-id>/<behavior>/experience-….npz       what was collected and not learned from yet
+    results/<run-id>/<behavior>/experience-….npz       experience that was not used for training yet
     results/<run-id>/<behavior>/rewards.csv            the data of the learning curve
-    results/<run-id>/<behavior>/updates.jsonl          what each update logged: one JSON object per line
+    results/<run-id>/<behavior>/updates.jsonl          the log of each update: one JSON object per line
     results/<run-id>/<behavior>/events.…               for TensorBoard
     results/<run-id>/tracking.json                     ids of the run at the trackers of `--track`
     results/<run-id>/run_logs/                         players' logs, training_status.json, timers.json
 
 Every file except the logs, `updates.jsonl` and TensorBoard's is written under a temporary name first and then
-renamed, so that none is ever half-written.
-What is read back is data only: no file of a run can execute code. Checkpoints of `mlagents-learn` can be started from.
+renamed, so that none is ever incomplete.
+Only data is read back: no file of a run can execute code. Checkpoints of `mlagents-learn` can be initial weights.
 
-A run that is resumed, also after it was killed, continues from its newest checkpoint: networks, statistics of
-observations, optimizers, reward signals, counters, schedules, random numbers of Python, NumPy and torch, lessons, and
-with self-play the snapshots, ratings and the team that learns. It differs from an uninterrupted run in this:
+A resumed run, also after it was killed, continues from its latest checkpoint: networks, statistics of observations,
+optimizers, reward signals, counters, schedules, random numbers of Python, NumPy and torch, and lessons. With self-play,
+snapshots, ratings and the learning team are restored, too. It differs from an uninterrupted run in this:
 
-- The players are launched again, so that all episodes and matches start, with new opponents, and the scene draws the
-  random numbers that it drew at the start of the run; so do the samplers of the actions.
-- Timesteps after the newest checkpoint are made again. Their lines in `rewards.csv` and `updates.jsonl` are deleted,
-  and TensorBoard hides their points.
+- The players are launched again, so that all episodes and matches restart, with new opponents. The random numbers of
+  the scene and of the action sampling repeat those from the start of the run.
+- Timesteps after the latest checkpoint are repeated. Their lines in `rewards.csv` and `updates.jsonl` are deleted, and
+  TensorBoard hides their points.
 - SAC starts with an empty replay buffer, and waits for `buffer_init_steps` again, unless `save_replay_buffer` is set.
-- What was collected but not learned from is learned from with the next update, as trajectories that were cut.
-- The means of the summary that was not complete start again.
+- Experience that was not used for training is part of the next update, as trajectories that were cut.
+- The means of the incomplete summary restart.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ from sb3_ext.settings import RunSettings, dump
 from unity_gym.errors import UnityGymError
 
 CONFIGURATION, _LOGS, _REPLAY_BUFFER = "configuration.yaml", "run_logs", "last_replay_buffer.npz"
-_ACTOR = ("body.", "head.")  # the networks of a policy that acting needs
+_ACTOR = ("body.", "head.")  # the networks of a policy that are required to act
 
 
 class Summary(NamedTuple):
-    """One line of `rewards.csv`: the episodes that ended since the last one. `seconds` counts from the run's start."""
+    """Line of `rewards.csv`: the episodes that ended since the last one. `seconds` counts from the run's start."""
 
     step: int
     seconds: float
@@ -82,10 +82,10 @@ class Summary(NamedTuple):
 
 
 def write(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -> None:
-    """Write a file so that there is never half of it.
+    """Write a file so that it is never incomplete.
 
-    :param content: all of it, or what writes it into an open file
-    :raises UnityGymError: it cannot be written
+    :param content: Content of the file, or a function that writes it into an open file.
+    :raises UnityGymError: If the file cannot be written.
     """
     partial = path.with_name(f".{path.name}.partial")
     with _saving(path):
@@ -106,9 +106,9 @@ def write(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -> None
 
 
 def resolved_configuration(settings: RunSettings) -> dict[str, Any]:
-    """Return the settings as a YAML tree with every value spelled out, to be read again."""
+    """Return the settings as a YAML tree with every value, in a form that can be read again."""
     tree: dict[str, Any] = yaml.safe_load(dump(settings))
-    for key in ("base_port", "num_areas"):  # they mean free ports and the scene's own number where they are absent
+    for key in ("base_port", "num_areas"):  # if absent, ports are free ones and the scene sets the number of areas
         if key not in settings.env_settings.model_fields_set:
             del tree["env_settings"][key]
     return tree
@@ -125,13 +125,13 @@ def _saving(path: Path) -> Iterator[None]:
 
 
 class Run:
-    """The folder of one run.
+    """Folder of one run.
 
-    With `inference`, it is the folder that the policies come from, which stays as it is.
+    With `inference`, it is the folder of the policies, which is not changed.
 
     :param settings: Settings of the run.
-    :raises UnityGymError: If there is such a run, and neither `resume` nor `force`; if there is none to resume, or it
-        is one of `mlagents-learn`; if `inference` has no policies to show; or if `force` would delete what is no run.
+    :raises UnityGymError: If the run exists, with neither `resume` nor `force`; if there is no run to resume, or it is
+        one of `mlagents-learn`; if `inference` has no policies; or if `force` would delete a folder that is not a run.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -191,9 +191,9 @@ class Run:
             raise UnityGymError(f"{self.folder} is no run (it has no {CONFIGURATION}): give another --run-id")
 
     def start(self, settings: RunSettings) -> None:
-        """Write the settings; with `force`, delete the run that was there, except for the logs.
+        """Write the settings; with `force`, delete the existing run first, except for the logs.
 
-        Of a run that was killed while it wrote a file, delete the parts that nothing belongs to.
+        Also delete incomplete files of a run that was killed while it wrote them.
         """
         if self._is_new:
             for entry in self._content():
@@ -216,11 +216,11 @@ class Run:
         return f"{self.results} has {', '.join(known) or 'no runs'}"
 
     def checkpoints(self, behavior: str, keep: int = 0) -> Checkpoints:
-        """Those of a behavior."""
+        """Return the checkpoints of a behavior."""
         return Checkpoints(self.folder / behavior, keep, self._status.setdefault(behavior, {}))
 
     def lesson(self, parameter: str) -> dict[str, Any]:
-        """Return what `training_status.json` tells of the lessons of a parameter.
+        """Return the state of a parameter's lessons in `training_status.json`.
 
         Changes of the returned dict are written with the status.
         """
@@ -228,16 +228,16 @@ class Run:
         return told
 
     def initial(self, settings: RunSettings, behavior: str) -> Path | None:
-        """Return the checkpoint that a behavior starts from, of this package or of `mlagents-learn`.
+        """Return the checkpoint with the initial weights of a behavior, of this package or of `mlagents-learn`.
 
         :param behavior: Name of the behavior, without a team.
-        :return: None if neither `init_path` nor `initialize_from` names one.
-        :raises UnityGymError: If there is none where they say.
+        :return: Path of the checkpoint; None without `init_path` and `initialize_from`.
+        :raises UnityGymError: If it does not exist.
         """
         run_id, given = settings.checkpoint_settings.initialize_from, settings.behavior(behavior).init_path
         if given is not None:
             path = Path(given)
-            if run_id is not None and path.name == given:  # a bare file name is one of that run
+            if run_id is not None and path.name == given:  # a bare file name is a checkpoint of that run
                 path = self.results / run_id / behavior / given
             found = _newest_in(path) if path.is_dir() else path
             if found is None:
@@ -254,7 +254,7 @@ class Run:
         return found
 
     def policy_file(self, settings: RunSettings, behavior: str) -> Path:
-        """Return the checkpoint whose policy a behavior acts with, with `inference`.
+        """Return the checkpoint with the policy of a behavior, with `inference`.
 
         :raises UnityGymError: If there is none.
         """
@@ -279,7 +279,7 @@ class Run:
 
     def draw(self, curves: dict[str, list[Summary]]) -> None:
         """Draw `learning_curve.png`: the mean reward of each behavior over its steps, ± one standard deviation."""
-        from matplotlib.figure import Figure  # takes as long to import as some runs take to a first summary
+        from matplotlib.figure import Figure  # the import takes as long as some runs take to their first summary
 
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
@@ -298,11 +298,11 @@ class Run:
 
 
 class Checkpoints:
-    """The checkpoints of one behavior.
+    """Checkpoints of one behavior.
 
-    :param folder: where they are; its name is the behavior's
-    :param keep: how many; 0 or less for all
-    :param told: what `training_status.json` tells of the behavior, which this keeps up to date
+    :param folder: Folder of the checkpoints, with the name of the behavior.
+    :param keep: Number of checkpoints to keep; 0 or less for all.
+    :param told: State of the behavior in `training_status.json`, which is updated in place.
     """
 
     def __init__(self, folder: Path, keep: int = 0, told: dict[str, Any] | None = None) -> None:
@@ -310,7 +310,7 @@ class Checkpoints:
         self.told = {} if told is None else told
 
     def by_step(self) -> dict[int, Path]:
-        """All of them, the oldest first."""
+        """Return all checkpoints by timestep, the oldest first."""
         found = {}
         for path in self.folder.glob("*.zip"):
             step = path.stem.removeprefix(f"{self.folder.name}-")
@@ -319,7 +319,7 @@ class Checkpoints:
         return dict(sorted(found.items()))
 
     def newest(self) -> Path | None:
-        """Return the one with most steps, or None."""
+        """Return the checkpoint with the most timesteps; None if there is none."""
         return next(reversed(self.by_step().values()), None)
 
     def save(
@@ -329,13 +329,13 @@ class Checkpoints:
         state: Mapping[str, Any] | None = None,
         deterministic: bool = False,
     ) -> None:
-        """Write one, and delete the oldest that are too many.
+        """Write a checkpoint, and delete the oldest beyond the number to keep.
 
         :param model: Model to save.
-        :param reward: Mean return of the newest episodes.
+        :param reward: Mean return of the latest episodes.
         :param state: Further state of the training, which `resume` returns; see `write_checkpoint`.
         :param deterministic: See `export_onnx`.
-        :raises UnityGymError: If it cannot be written.
+        :raises UnityGymError: If the checkpoint cannot be written.
         """
         step = model.num_timesteps
         path = self.folder / f"{self.folder.name}-{step}.zip"
@@ -350,7 +350,7 @@ class Checkpoints:
                 "further": {} if state is None else state,
             },
         )
-        # The network first: where there is a checkpoint, there is its network too.
+        # The network first, so that each checkpoint has its network.
         with _saving(path):
             self.folder.mkdir(parents=True, exist_ok=True)
             model.export_onnx(path.with_suffix(".onnx"), deterministic)
@@ -375,18 +375,18 @@ class Checkpoints:
         self.told["checkpoints"] = [other for other in known if other["steps"] != step] + [entry]
 
     def save_replay_buffer(self, model: UnityAlgorithm) -> None:
-        """Write what a model remembers, instead of what was written before.
+        """Write the replay buffer of a model, which replaces the previous file.
 
-        :raises UnityGymError: it cannot be written
+        :raises UnityGymError: If it cannot be written.
         """
         assert isinstance(model, SAC)
         write(self.folder / _REPLAY_BUFFER, model.replay_buffer.save)
 
     def load_replay_buffer(self, model: UnityAlgorithm) -> bool:
-        """Let a model remember what was written.
+        """Load the replay buffer of a model.
 
-        :return: whether anything was
-        :raises UnityGymError: it cannot be read, or is of another behavior
+        :return: Whether there is a file.
+        :raises UnityGymError: If it cannot be read, or is incompatible with the behavior spec.
         """
         assert isinstance(model, SAC)
         path = self.folder / _REPLAY_BUFFER
@@ -395,7 +395,7 @@ class Checkpoints:
         return path.exists()
 
     def publish(self) -> Path:
-        """Write the newest network as the run's result, next to the folder of the behavior."""
+        """Write the latest network as the result of the run, next to the folder of the behavior."""
         newest = self.newest()
         assert newest is not None
         path = self.folder.with_name(f"{self.folder.name}.onnx")
@@ -406,18 +406,18 @@ class Checkpoints:
 
 
 def _newest_in(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a behavior in its folder, of this package or of `mlagents-learn`."""
+    """Return the latest checkpoint in the folder of a behavior, of this package or of `mlagents-learn`."""
     theirs = folder / MLAGENTS_CHECKPOINT
     return Checkpoints(folder).newest() or (theirs if theirs.is_file() else None)
 
 
 def resume(model: UnityAlgorithm, path: Path) -> dict[str, Any]:
-    """Let a model continue from a checkpoint: networks, statistics, optimizers, counters and random numbers.
+    """Continue the training of a model from a checkpoint: networks, statistics, optimizers, counters, random numbers.
 
-    :param model: Model, newly made from the settings.
+    :param model: Model, newly built from the settings.
     :param path: Path of the checkpoint.
-    :return: The further state of the training that was passed to `Checkpoints.save`.
-    :raises UnityGymError: If the checkpoint cannot be read, or is of another network or behavior.
+    :return: Further state of the training that was passed to `Checkpoints.save`.
+    :raises UnityGymError: If the checkpoint cannot be read, or is incompatible with the network or the behavior.
     """
     checkpoint = read_checkpoint(path, model.device)
     state = checkpoint.state
@@ -440,12 +440,12 @@ def resume(model: UnityAlgorithm, path: Path) -> dict[str, Any]:
 
 
 def start_from(model: UnityAlgorithm, path: Path) -> str | None:
-    """Give a new model the networks of a checkpoint that are like its own: at least the actor.
+    """Load the networks of a checkpoint into a new model where they have the same shapes: at least the actor.
 
-    :param model: Model, newly made from the settings.
+    :param model: Model, newly built from the settings.
     :param path: Path of a checkpoint of this package or of `mlagents-learn`.
-    :return: A line about the parts that start from scratch; None if there are none.
-    :raises UnityGymError: If the checkpoint cannot be read, or its actor is of another network or behavior.
+    :return: Line about the parts that start from scratch; None if there are none.
+    :raises UnityGymError: If the checkpoint cannot be read, or its actor is incompatible with the network or behavior.
     """
     if path.suffix == ".pt":
         return _start_from_mlagents(model, path)
@@ -455,7 +455,7 @@ def start_from(model: UnityAlgorithm, path: Path) -> str | None:
     fresh = []
     for name, own in parameters.items():
         saved = checkpoint.parameters.get(name, {})
-        if name == "cloning":  # the demonstrations of this run are other ones
+        if name == "cloning":  # the demonstrations of this run differ
             continue
         if name == "policy.optimizer":
             if saved and _fit(checkpoint.parameters["policy"], model.policy.state_dict()):
@@ -474,9 +474,9 @@ def start_from(model: UnityAlgorithm, path: Path) -> str | None:
 
 
 def load_policy(policy: AgentPolicy, path: Path) -> None:
-    """Give a policy the actor of a checkpoint of this package or of `mlagents-learn`.
+    """Load the actor of a checkpoint of this package or of `mlagents-learn` into a policy.
 
-    :raises UnityGymError: If the checkpoint cannot be read, or its actor is of another network or behavior.
+    :raises UnityGymError: If the checkpoint cannot be read, or its actor is incompatible with the network or behavior.
     """
     if path.suffix == ".pt":
         load_actor(policy, read_mlagents_checkpoint(path))
@@ -497,9 +497,9 @@ def _start_from_mlagents(model: UnityAlgorithm, path: Path) -> str:
 
 
 def _require_actor(policy: AgentPolicy, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    """Return the actor's part of a checkpoint.
+    """Return the actor of a checkpoint.
 
-    :raises UnityGymError: If it is of another network or behavior.
+    :raises UnityGymError: If it is incompatible with the network or behavior.
     """
     own = _without_empty(policy.actor().state_dict())
     saved = _without_empty(checkpoint.parameters["policy"])
@@ -516,7 +516,7 @@ def _part(key: str) -> str:
 
 
 def _fit(own: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
-    """Whether two state dictionaries have the same names and shapes."""
+    """Return whether two state dictionaries have the same names and shapes."""
     own, saved = _without_empty(own), _without_empty(saved)
     return own.keys() == saved.keys() and all(
         getattr(part, "shape", None) == getattr(saved[name], "shape", None) for name, part in own.items()
@@ -524,12 +524,12 @@ def _fit(own: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
 
 
 def _without_empty(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """All but the parameters of actions that the behavior does not have."""
+    """Return all parameters except for those of actions that the behavior does not have."""
     return {name: part for name, part in tensors.items() if not (isinstance(part, torch.Tensor) and not part.numel())}
 
 
 def _of_another_network(path: Path, reason: object) -> UnityGymError:
-    # torch's message lists every tensor in a line of its own.
+    # torch's message has one line per tensor.
     text = " ".join(str(reason).split())
     return UnityGymError(
         f"{path} is of another network or behavior than the settings describe: {text:.300}. Give the "
@@ -539,10 +539,10 @@ def _of_another_network(path: Path, reason: object) -> UnityGymError:
 
 
 class Curve:
-    """`rewards.csv` of one behavior.
+    """Learning curve of one behavior, `rewards.csv`.
 
-    :param path: of the file
-    :param until: forget what came after this step, which the run was killed after; None forgets all
+    :param path: Path of the file.
+    :param until: Delete lines after this step, which will be repeated; None deletes all.
     """
 
     def __init__(self, path: Path, until: int | None) -> None:
@@ -569,18 +569,18 @@ class Curve:
 
 
 class UpdateLog:
-    """`updates.jsonl` of one behavior: a line per update, with its step, seconds and all that the model logged.
+    """Log of the updates of one behavior, `updates.jsonl`: a line per update, with its step, seconds and records.
 
-    It is appended to, so that it is up to date while the run goes on.
+    Lines are appended during the run.
 
     :param path: Path of the file.
-    :param until: Delete the lines after this step, which are made again; None deletes all.
-    :param every: Gradient steps between two lines, which have the means.
+    :param until: Delete lines after this step, which will be repeated; None deletes all.
+    :param every: Gradient steps per line; a line has their means.
     """
 
     def __init__(self, path: Path, until: int | None, every: int = 1) -> None:
         self._path, self._until, self._every = path, until, every
-        self._next = 0  # n_updates of the next line
+        self._next = 0  # `n_updates` of the next line
         self._is_open = False
         self._values: dict[str, list[float]] = defaultdict(list)
 
@@ -588,13 +588,13 @@ class UpdateLog:
         kept = []
         if self._until is not None and self._path.exists():
             for line in self._path.read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError):  # the last one, if the run was killed while it was written
+                with suppress(ValueError):  # the last line, if the run was killed while it was written
                     kept += [line] if json.loads(line)["step"] <= self._until else []
         write(self._path, "".join(f"{line}\n" for line in kept))
         self._is_open = True
 
     def add(self, step: int, n_updates: int, seconds: float, records: Mapping[str, float]) -> None:
-        """Add what an update logged.
+        """Add the records of an update.
 
         :param step: Timesteps of the training.
         :param n_updates: Epochs or gradient steps of the training.
@@ -616,7 +616,7 @@ class UpdateLog:
 
 
 class Timers:
-    """How long each part of the loop took."""
+    """Durations of the parts of the training loop."""
 
     def __init__(self) -> None:
         self._started, self._start = time.monotonic(), time.time()
@@ -625,12 +625,12 @@ class Timers:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
-        """Count what happens within to this part."""
+        """Add the duration of the context to this part."""
         started = time.monotonic()
         try:
             yield
@@ -638,12 +638,12 @@ class Timers:
             self.add(part, time.monotonic() - started)
 
     def add(self, part: str, seconds: float, count: int = 1) -> None:
-        """Add seconds to a part, which was done so often."""
+        """Add seconds to a part, for `count` calls."""
         total, before = self._spent.get(part, (0.0, 0))
         self._spent[part] = (total + seconds, before + count)
 
     def gauge(self, name: str, value: float) -> None:
-        """Note the newest of a series of values."""
+        """Record the latest value of a series."""
         known = self.gauges.get(name, {"min": value, "max": value, "count": 0})
         self.gauges[name] = {
             "value": value,

@@ -1,4 +1,4 @@
-"""What a training reports: TensorBoard tags by one rule, and the means between two summaries."""
+"""Statistics of a training: TensorBoard tags by one rule, and the means between two summaries."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _VALUES["baseline_estimate"] = "Baseline Estimate"
 
 
 def tensorboard_tag(record: str, signals: Iterable[str]) -> str | None:
-    """Return the tag of what a model logs, as Unity's trainer names it; None for what is not written.
+    """Return the tag of a record of a model, as in Unity's trainer; None for records that are not written.
 
-    Of a reward signal: `…/<signal>_reward` (and value, value_estimate, baseline_estimate) is "Policy/<Signal> Reward";
+    Reward signals: `…/<signal>_reward` (and value, value_estimate, baseline_estimate) is "Policy/<Signal> Reward";
     `…/<signal>_<name>_loss` is "Losses/<Signal> <Name> Loss"; `…/<signal>_<name>` is "Policy/<Signal> <Name>".
 
     :param record: Name in the model's logger.
@@ -58,7 +58,7 @@ def tensorboard_tag(record: str, signals: Iterable[str]) -> str | None:
         if name == rest or group not in ("train", "rollout"):
             continue
         if name in _VALUES:
-            # The reward of the scene is counted episode by episode.
+            # The reward of the scene is counted per episode instead.
             return None if (signal, name) == ("extrinsic", "reward") else f"Policy/{signal.title()} {_VALUES[name]}"
         title = _ABBREVIATIONS.get(signal, signal.title())
         words = " ".join("KL" if word == "kl" else word.title() for word in name.split("_"))
@@ -67,13 +67,13 @@ def tensorboard_tag(record: str, signals: Iterable[str]) -> str | None:
 
 
 class Statistics:
-    """The numbers of one behavior between two summaries.
+    """Statistics of one behavior between two summaries.
 
-    :param folder: Of the TensorBoard file; None writes none.
-    :param first_step: Timesteps of the training so far; what a former run wrote after them is hidden.
+    :param folder: Folder of the TensorBoard file; None for no file.
+    :param first_step: Current timesteps of the training; points of a previous run after them are hidden.
     :param signals: Names of the reward signals.
-    :param writers: They receive the means, too.
-    :param hyperparameters: Text that TensorBoard shows under Hyperparameters.
+    :param writers: Further statistics writers, which receive the means.
+    :param hyperparameters: Text under Hyperparameters in TensorBoard.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class Statistics:
         self._values: dict[str, list[float]] = defaultdict(list)
         self._board: SummaryWriter | None = None
         self.returns: list[float] = []
-        """Of episodes that were not an early end in a group, with the group's rewards."""
+        """Returns of episodes, with group rewards, except for members that ended before their group."""
 
     def add(self, values: Mapping[str, Iterable[float]]) -> None:
-        """Add numbers, by tag."""
+        """Add values, by tag."""
         for tag, numbers in values.items():
             self._values[tag] += numbers
 
     def add_records(self, records: Mapping[str, float]) -> None:
-        """Add what a model logs."""
+        """Add the records of a model."""
         for record, number in records.items():
             if (tag := tensorboard_tag(record, self._signals)) is not None:
                 self._values[tag].append(abs(number) if record == "train/policy_gradient_loss" else number)
@@ -105,26 +105,26 @@ class Statistics:
     def add_episodes(self, episodes: Mapping[str, Array], strength: float | None) -> None:
         """Add finished episodes; see `sb3_ext.sampler.Samples`.
 
-        :param strength: Factor of the scene's reward; None where it is no reward signal.
+        :param strength: Factor of the scene's reward; None if it is not a reward signal.
         """
         returns = episodes["reward"] + episodes["group_reward"]
         self._values["Environment/Cumulative Reward"] += episodes["reward"].tolist()
-        # A member that ended before its group does not count, as in Unity.
+        # A member that ended before its group is not counted, as in Unity.
         if episodes["is_group_end"].any():
             ended = episodes["group_reward"][episodes["is_group_end"]]
             self._values["Environment/Group Cumulative Reward"] += ended.tolist()
         self.returns += returns[episodes["is_whole"]].tolist()
         if strength is not None:
             self._values["Policy/Extrinsic Reward"] += (returns * strength).tolist()
-        # As Unity counts: the decision that the episode ended after is not counted.
+        # As in Unity, the decision after which the episode ended is not counted.
         self._values["Environment/Episode Length"] += (episodes["length"] - 1).tolist()
 
     def write(self, name: str, step: int, timers: Timers) -> None:
         """Write the means.
 
-        :param name: Of the behavior.
+        :param name: Name of the behavior.
         """
-        # An update logs means per decision, and the tags are sums over episodes.
+        # The records of an update are means per decision, but the tags are sums over episodes.
         lengths = self._values.get("Environment/Episode Length", [])
         for signal in self._signals:
             tag = f"Policy/{signal.title()} Reward"
@@ -135,7 +135,7 @@ class Statistics:
         means = {tag: float(np.mean(values)) for tag, values in self._values.items()}
         if self._folder is not None:
             self._write_board(self._folder, name, step, means, timers)
-        for writer in self._writers:  # the last, as one may end the run
+        for writer in self._writers:  # the last, as one may raise to end the run
             writer.write_stats(name, step, means)
 
     def _write_board(self, folder: Path, name: str, step: int, means: Mapping[str, float], timers: Timers) -> None:
@@ -152,7 +152,7 @@ class Statistics:
         self._board.flush()
 
     def reward_parts(self) -> list[str]:
-        """Return the rewards since the last summary, as they are printed."""
+        """Return the rewards since the last summary in printed form."""
         tags = ("Environment/Cumulative Reward", "Environment/Group Cumulative Reward")
         return reward_parts(*(self._values.get(tag, []) for tag in tags))
 
