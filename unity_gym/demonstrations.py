@@ -1,17 +1,18 @@
-"""Demonstrations of agents that show how it is done: Unity's `.demo` files → columns of transitions, and back.
+"""Demonstrations: convert Unity's `.demo` files to arrays of transitions, and back.
 
-A file is a header, the behavior's actions, and one record a decision: what the agent saw, and the reward and the end
-that its last action led to. A record that is done holds the last observation of an episode; no action follows from it,
-whatever the file says.
+A file is a header, the behavior's actions, and one record per decision: the agent's observations, and the reward and
+done flag caused by its last action. A record that is done holds the last observation of an episode; no action follows
+it, whatever the file contains.
 
-The action that the agent took on what it saw stands in the **next** record where Unity's recorder wrote the file: it
-notes, before the agent decides, the action that led here, in all versions (Unity's own trainers read it as the action
-of the same record, and so learn to act one decision late). It stands in the **same** record in files of
-`DemonstrationWriter`, and in old files that Unity converted, such as Expert3DBall, whose last record has no action.
+In files of Unity's recorder, the action taken on a record's observation is in the **next** record. In all versions the
+recorder writes, before the agent acts, the action that led to the observation. Unity's own trainers read it as the
+action of the same record, and so learn to act one decision late. The action is in the **same** record in files of
+`DemonstrationWriter`. It is also there in old files that Unity converted, such as Expert3DBall, whose last record has
+no action.
 
-A record that is done shows the **last** observation of its episode. The first packages reset the agent before they
-wrote it: there it shows the **first** observation of the next episode, on which the agent acts, and the last one of the
-episode is not in the file.
+A record that is done contains the **last** observation of its episode. The first packages reset the agent before they
+wrote it. There it contains the **first** observation of the next episode, on which the agent acts, and the last
+observation of the episode is not in the file.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ from unity_gym.wire.varints import unpack_varints
 SUFFIX = ".demo"
 
 _API_VERSIONS = (0, 1)
-_BODY = 33  # the byte at which the header's room ends and the behavior's parameters start
-_RECORDER = "unity_gym"  # marks our files: their uncompressed images lie as declared, C×H×W
+_BODY = 33  # byte offset of the behavior's parameters, after the header's space
+_RECORDER = "unity_gym"  # marks files of this package, whose uncompressed images have the declared layout, C×H×W
 _PNG = 1
-_FIRST_PACKAGE = "1.0.0"  # stands for those that declare no dimension properties
-_FEWEST_ENDS, _MAJORITY = 3, 0.75  # of episodes, to tell what records that are done show
+_FIRST_PACKAGE = "1.0.0"  # of files that declare no dimension properties
+_FEWEST_ENDS, _MAJORITY = 3, 0.75  # episodes and fraction needed to detect the content of done records
 
 _CONTINUOUS, _DISCRETE = attrgetter("continuous_actions"), attrgetter("discrete_actions")
 _DEPRECATED = attrgetter("vector_actions_deprecated")
@@ -69,7 +70,7 @@ T = TypeVar("T")
 
 
 class DemonstrationHeader(NamedTuple):
-    """Header of a file. Unity counts unfinished episodes, too, and divides the sum of all rewards by the count."""
+    """Header of a file. Unity also counts unfinished episodes, and divides the sum of all rewards by the count."""
 
     path: Path
     name: str
@@ -80,20 +81,20 @@ class DemonstrationHeader(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Demonstration:
-    """Transitions as columns of n rows, in the order in which they were recorded. Row t is a decision and its outcome.
+    """Transitions as arrays of n rows, in the recorded order. Row t is a decision and its outcome.
 
-    - `spec`, `behavior_name`: of the first file; images are C×H×W, also where the file's are H×W×C
-    - `observations`, `next_observations`: one array (n, *shape) a sensor; float32, images of the wanted dtype
+    - `spec`, `behavior_name`: those of the first file; images are C×H×W, also where the file's are H×W×C
+    - `observations`, `next_observations`: one array (n, *shape) per sensor; float32, images of the chosen dtype
     - `actions`: float32 (n, continuous size) and int32 (n, branches)
     - `action_masks`: bool (n, sum of the branch sizes), True = **allowed**
     - `rewards`, `group_rewards`: float32 (n,), the agent's own and its group's
-    - `terminated`, `truncated`: bool (n,). The last episode of a file may have neither: recording stopped there.
+    - `terminated`, `truncated`: bool (n,). The last episode of a file may have neither: its recording stopped there.
     - `episodes`: int (k, 2), the first row of each episode and the row after its last
-    - `headers`: one a file
+    - `headers`: one per file
 
-    Beneath lie the records, N rows: `record_observations` (arrays (N, *shape)), `record_rewards` float32 (N,) and
-    `record_done` bool (N,). Transition t goes from record `rows[t]` to record `next_rows[t]`: a learner that draws
-    minibatches of images can index the records and spare the two copies that the properties make.
+    They index N records: `record_observations` (arrays (N, *shape)), `record_rewards` float32 (N,) and `record_done`
+    bool (N,). Transition t leads from record `rows[t]` to record `next_rows[t]`. An algorithm that samples minibatches
+    of images can index the records, and avoids the two copies that the properties make.
     """
 
     behavior_name: str
@@ -117,20 +118,20 @@ class Demonstration:
 
     @cached_property
     def observations(self) -> list[Array]:
-        """What the agent saw when it acted."""
+        """The agent's observations when it acted."""
         return [_take(column, self.rows) for column in self.record_observations]
 
     @cached_property
     def next_observations(self) -> list[Array]:
-        """What it saw at its next decision, or at the end of the episode.
+        """The agent's observations at its next decision, or at the end of the episode.
 
-        Where the file does not contain an episode's last observation, the one before stands for it.
+        Where the file does not contain an episode's last observation, this is the one before it.
         """
         return [_take(column, self.next_rows) for column in self.record_observations]
 
     @property
     def episode_starts(self) -> Array:
-        """Return a bool array (n,): True where an episode, or another file, starts."""
+        """Return a bool array (n,): True where an episode or a file starts."""
         starts = np.zeros(len(self), bool)
         starts[self.episodes[:, 0]] = True
         return starts
@@ -143,22 +144,22 @@ def load(
     action_record: str = "auto",
     done_record: str = "auto",
 ) -> Demonstration:
-    """Read a demonstration, or all `.demo` files of a folder, in the order of their names.
+    """Load a demonstration, or all `.demo` files of a folder, in the order of their names.
 
-    :param path: the file or folder
-    :param visual_dtype: of images, "uint8" (0…255) or "float32" (0…1)
-    :param uncompressed_layout: how the numbers of uncompressed images lie in the file: "CHW", "HWC", or "auto": as
-        Unity's packages 3.0.0 and 4.0.0 write them, which declare C×H×W and write H×W×C. Files of `DemonstrationWriter`
-        tell it themselves.
-    :param action_record: where the action stands that was taken on a record's observation: in the "same" record, as
-        our files, converted ones and other programs' that follow Unity's loader have it, in the "next", as Unity's
-        recorder writes it, or "auto": the same where the file bears our mark or its last record has no action at all,
-        else the next
-    :param done_record: What a record that is done shows: the "last" observation of its episode, the "first" one of the
-        next episode, as the packages of 2018 and 2019 wrote it, or "auto": "first" where the file declares no dimension
-        properties and the observations change more before such records than after them, else "last"
-    :raises DemonstrationError: no such file, a damaged one, no demonstration, or files of behaviors that differ
-    :raises InvalidValueError: another dtype, layout or record
+    :param path: Path of the file or folder.
+    :param visual_dtype: Dtype of images: "uint8" (0 to 255) or "float32" (0 to 1).
+    :param uncompressed_layout: Layout of uncompressed images in the file: "CHW", "HWC" or "auto". "auto" is that of
+        Unity's packages 3.0.0 and 4.0.0, which declare C×H×W and write H×W×C. Files of `DemonstrationWriter` contain
+        their layout.
+    :param action_record: Record of the action that was taken on a record's observation: "same", "next" or "auto". Files
+        of this package, converted files and programs that follow Unity's loader use "same"; Unity's recorder uses
+        "next". "auto" is "same" if the file has this package's mark or its last record has no action at all, else
+        "next".
+    :param done_record: Observation in a record that is done: "last", "first" or "auto". "last" is that of its episode.
+        "first" is that of the next episode, as in the packages of 2018 and 2019. "auto" is "first" if the file declares
+        no dimension properties and the observations change more before such records than after them, else "last".
+    :raises DemonstrationError: If there is no such file or no demonstration, a file is damaged, or behaviors differ.
+    :raises InvalidValueError: If the dtype, layout or a record option is unsupported.
     """
     _require_visual_dtype(visual_dtype)
     if uncompressed_layout not in ("auto", "CHW", "HWC"):
@@ -183,10 +184,10 @@ def load(
 def fit(demonstration: Demonstration, spec: BehaviorSpec) -> Demonstration:
     """Return a demonstration with the sensors of a behavior.
 
-    Where one of the two has a single vector for all vectors of the other (45 numbers for sensors of 27 and 18), it is
-    split or concatenated in the order of the sensors.
+    If one of the two has a single vector for all vectors of the other (45 values for sensors of 27 and 18), it is split
+    or concatenated in the order of the sensors.
 
-    :raises DemonstrationError: If the actions or other sensors differ; the message shows both, sensor by sensor.
+    :raises DemonstrationError: If the actions or other sensors differ; the message lists both, sensor by sensor.
     """
     recorded, wanted = demonstration.spec.observation_specs, spec.observation_specs
     vectors, parts = ([i for i, sensor in enumerate(s) if len(sensor.shape) == 1] for s in (recorded, wanted))
@@ -207,18 +208,19 @@ def fit(demonstration: Demonstration, spec: BehaviorSpec) -> Demonstration:
 
 
 class DemonstrationWriter:
-    """Writes one agent's records into a `.demo` file that Unity, Unity's trainers and `load` read.
+    """Writer of one agent's records into a `.demo` file that Unity, Unity's trainers and `load` can read.
 
-    Use it as a context manager, or `close` it: until then the records lie next to the path under the suffix `.part`.
-    A demonstration that an error cuts off is closed all the same and keeps every record that was added.
+    Use it as a context manager, or `close` it. Until then the records are next to the path under the suffix `.part`. A
+    demonstration that is interrupted by an error is closed as well and keeps every record that was added.
 
-    :param path: of the new file, with the suffix `.demo`; a name of up to 16 letters is taken from it
-    :param behavior_name: the behavior's name
-    :param spec: its specification
-    :param visual_dtype: of the images that `add` gets: "uint8" (0…255), written as PNG, or "float32" (0…1), written
-        uncompressed
-    :raises DemonstrationError: another suffix, no such folder, or a file of that name is there already
-    :raises InvalidValueError: another dtype
+    :param path: Path of the new file, with the suffix `.demo`; the demonstration's name is made of up to 16 letters of
+        it.
+    :param behavior_name: Name of the behavior.
+    :param spec: Specification of the behavior.
+    :param visual_dtype: Dtype of the images passed to `add`: "uint8" (0 to 255), written as PNG, or "float32" (0 to 1),
+        written uncompressed.
+    :raises DemonstrationError: If the suffix differs, the folder does not exist, or the file exists.
+    :raises InvalidValueError: If the dtype is unsupported.
     """
 
     def __init__(self, path: str | Path, behavior_name: str, spec: BehaviorSpec, visual_dtype: str = "uint8") -> None:
@@ -252,18 +254,19 @@ class DemonstrationWriter:
         truncated: bool = False,
         action_mask: Array | None = None,
     ) -> None:
-        """Add a record: what the agent sees, and what it does next or that its episode ended here.
+        """Add a record: the agent's observations, and its next action or the end of its episode.
 
-        :param observations: one array of the sensor's shape a sensor; see `visual_dtype` for images
-        :param action: of one agent; None where the episode ended
-        :param reward: what the agent's last action led to; not the one given here
-        :param group_reward: the same, of its group
-        :param terminated: the episode came to its end; the observations are its last
-        :param truncated: the episode was cut off here
-        :param action_mask: bool (sum of the branch sizes,), True = allowed; None allows everything
-        :raises DemonstrationError: observations that do not fit the behavior, NaN, or neither an action nor an end
-        :raises ActionError: the action does not fit
-        :raises NotReadyError: the demonstration is closed
+        :param observations: Observations, one array of the sensor's shape per sensor; see `visual_dtype` for images.
+        :param action: Action of one agent; None where the episode ended.
+        :param reward: Reward for the agent's previous action, not for `action`.
+        :param group_reward: Reward of its group for the same action.
+        :param terminated: Whether the episode terminated; the observations are its last.
+        :param truncated: Whether the episode was truncated here.
+        :param action_mask: Mask, bool (sum of the branch sizes,), True = allowed; None allows everything.
+        :raises DemonstrationError: If the observations do not fit the behavior, a value is NaN, or both action and end
+            are missing.
+        :raises ActionError: If the action does not fit.
+        :raises NotReadyError: If the demonstration is closed.
         """
         if self._file.closed:
             raise NotReadyError(f"the demonstration {self.path} is closed: start a new one")
@@ -320,7 +323,7 @@ class DemonstrationWriter:
         return (~mask.astype(bool)).tobytes()
 
     def close(self) -> None:
-        """Write the header and give the file its name; a demonstration without a record leaves no file.
+        """Write the header and rename the file to its path; a demonstration without a record leaves no file.
 
         Can be called any number of times.
         """
@@ -335,7 +338,7 @@ class DemonstrationWriter:
             self._part.unlink()
 
     def _header(self) -> bytes:
-        """Return the header, filled up to its room; the name is shortened where long numbers need the place."""
+        """Return the header, padded to its size; the name is shortened where long numbers need the space."""
         episodes = self._ended + self._in_episode
         meta = DemonstrationMeta(api_version=1, number_steps=self._steps, number_episodes=episodes)
         meta.mean_reward = self._reward / max(1, episodes)
@@ -359,7 +362,7 @@ class DemonstrationWriter:
 def save(demonstration: Demonstration, path: str | Path) -> None:
     """Write a demonstration into a new `.demo` file.
 
-    :raises DemonstrationError: If the path has another suffix, no such folder, or is there already.
+    :raises DemonstrationError: If the path has another suffix, its folder does not exist, or the file exists.
     """
     columns = demonstration.record_observations
     images = [column.dtype.name for column in columns if column.ndim == 4]
@@ -386,13 +389,13 @@ def save(demonstration: Demonstration, path: str | Path) -> None:
 
 
 class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
-    """Records, while anyone acts in the environment, until `save` or `close`.
+    """Wrapper that records the agent until `save` or `close`.
 
-    An episode that a reset, `save` or `close` cuts off is recorded as truncated. Wrappers that change actions belong
-    outside of this one, so that what Unity gets is recorded.
+    An episode that a reset, `save` or `close` interrupts is recorded as truncated. Put wrappers that change actions
+    around this one, so that it records the actions that Unity receives.
 
-    :param env: an environment of `gymnasium.make("Unity-…-v0")`
-    :param path: of the new file, with the suffix `.demo`
+    :param env: Environment of `gymnasium.make("Unity-…-v0")`.
+    :param path: Path of the new file, with the suffix `.demo`.
     :raises DemonstrationError: If the environment has several agents, or `DemonstrationWriter` rejects the path.
     """
 
@@ -413,18 +416,18 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
         self._agent = agent
         self._writer: DemonstrationWriter | None = None
         self._saved = False
-        self._seen: dict[str, Any] | None = None  # the record that waits for its action
-        self._acted = False  # in this episode
+        self._seen: dict[str, Any] | None = None  # the record without its action
+        self._acted = False  # whether the agent has acted in this episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As the environment's."""
+        """Reset the environment."""
         self._cut()
         observation, info = self.env.reset(seed=seed, options=options)
         self._seen = self._look(self._agent.table.observations)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As the environment's."""
+        """Step the environment, and record."""
         result = self.env.step(action)
         if not self._saved and self._seen is not None:
             self._add(action=single_action_columns(self._agent.table.spec.action_spec, action), **self._seen)
@@ -434,7 +437,7 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
 
     def _look_after_step(self, terminated: bool, truncated: bool) -> None:
         table = self._agent.table
-        ended = bool(table.terminated[0] or table.truncated[0])  # else an outer limit may have cut the episode
+        ended = bool(table.terminated[0] or table.truncated[0])  # False: an outer limit may have ended the episode
         seen = self._look(table.final_observations if ended else table.observations)
         seen |= {"reward": float(table.reward[0]), "group_reward": float(table.group_reward[0])}
         if terminated or truncated:
@@ -444,7 +447,7 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
             self._seen = seen
 
     def _look(self, columns: Sequence[Array]) -> dict[str, Any]:
-        """Return a copy of what the agent sees, and may do."""
+        """Return a copy of the agent's observations and action mask."""
         table = self._agent.table
         mask = table.action_mask[0].copy() if table.action_mask.shape[1] else None
         return {"observations": [column[0].copy() for column in columns], "action_mask": mask}
@@ -458,7 +461,7 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
         self._writer.add(**record)
 
     def _cut(self) -> None:
-        """End a running episode as truncated."""
+        """Record a running episode as truncated."""
         if self._seen is not None and self._acted and not self._saved:
             self._add(truncated=True, **self._seen)
         self._seen, self._acted = None, False
@@ -479,20 +482,19 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def record(env: Any, policy: Any, path: str | Path, n_episodes: int = 10, seed: int | None = None) -> Demonstration:
-    """Let a policy act for whole episodes, record them and read the file back.
+    """Let a policy act for whole episodes, record them and read the file.
 
     Of an environment with several agents, the episodes that start first are recorded, one after the other in the file.
 
-    :param env: An environment of `gymnasium.make("Unity-…-v0")`, of `gymnasium.make_vec` with
-        `autoreset_mode="SameStep"`, or a `UnityVecEnv`, each also in wrappers; it stays open.
-    :param policy: A callable, observation → action, or a model with SB3's `predict`, which is asked for deterministic
-        actions and gets, where its signature has them, `action_masks`, `state` and `episode_start`. With several agents
-        observations and actions are those of all rows.
+    :param env: Environment of `gymnasium.make("Unity-…-v0")`, of `gymnasium.make_vec` with `autoreset_mode="SameStep"`,
+        or a `UnityVecEnv`, each also in wrappers; it stays open.
+    :param policy: Callable from observation to action, or a model with SB3's `predict`, which is called for
+        deterministic actions. `predict` gets `action_masks`, `state` and `episode_start` if its signature has them.
+        With several agents observations and actions are those of all rows.
     :param path: Path of the new file, with the suffix `.demo`.
     :param n_episodes: Number of episodes to record.
     :param seed: Seed of the first reset.
-    :raises DemonstrationError: If `n_episodes` is below 1, the file is there already, or the environment cannot be
-        recorded.
+    :raises DemonstrationError: If `n_episodes` is below 1, the file exists, or the environment cannot be recorded.
     """
     if n_episodes < 1:
         raise DemonstrationError(f"n_episodes must be at least 1, got {n_episodes}")
@@ -521,7 +523,7 @@ def _record_agent(env: gym.Env[Any, Any], policy: Any, path: str | Path, n_episo
 
 
 def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed: int | None) -> None:
-    """Record the agents in the rows of a vector environment of Gymnasium's or of Stable-Baselines3's kind."""
+    """Record the agents in the rows of a vector environment of Gymnasium or Stable-Baselines3."""
     agents: Any = getattr(env, "unwrapped", None)
     table = getattr(agents, "table", None)
     if not isinstance(table, AgentTable):
@@ -545,7 +547,7 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
         if not is_gymnasiums and seed is not None:
             env.seed(seed)
         observation = env.reset(seed=seed)[0] if is_gymnasiums else env.reset()
-        starts = np.ones(n, bool)  # no decision of this episode has come
+        starts = np.ones(n, bool)  # no decision of this episode yet
         while ended < n_episodes:
             acting = table.alive & table.requests_decision
             masks = table.action_mask.copy() if table.action_mask.shape[1] else None
@@ -589,7 +591,7 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
 
 
 class _Chooser:
-    """Asks a policy of any of the forms that `record` takes.
+    """Callable that selects actions with any policy that `record` accepts.
 
     :param n: Number of agents.
     """
@@ -617,7 +619,7 @@ class _Chooser:
 
 
 class _Reader:
-    """One file."""
+    """Reader of one file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -763,7 +765,7 @@ class _Reader:
     def _decode(
         self, decode: Callable[[list[Any]], T], messages: list[Any], offsets: list[int], numbers: Array | None = None
     ) -> T:
-        """Decode all records' messages at once; should that fail, find the record that is to blame."""
+        """Decode the messages of all records at once; if that fails, find the invalid record."""
         try:
             return decode(messages)
         except _UNREADABLE as error:
@@ -777,7 +779,7 @@ class _Reader:
 
 
 def _package_version(parameters: Any, info: Any) -> str:
-    """Of the package that lays out images as this file does: a file does not tell its own.
+    """Return a package version with the image layout of this file, as a file does not contain its own version.
 
     Packages that declare no dimension properties write H×W×C; of later ones 3.0.0 and 4.0.0 are the released ones.
     """
@@ -790,7 +792,7 @@ def _package_version(parameters: Any, info: Any) -> str:
 def _actions(spec: ActionSpec, sent: list[Any], behavior: str) -> ActionTuple:
     """Return the actions of `AgentAction` messages; packages before 1.3 fill the deprecated field only.
 
-    :raises ValueError: they do not fit the specification
+    :raises ValueError: If they do not fit the specification.
     """
     if not sent:
         return spec.empty_action(0)
@@ -826,10 +828,11 @@ def _choices(packed: list[bytes], branches: int) -> Array:
 
 
 def _shows_next_episode(columns: Sequence[Array], done: Array) -> bool:
-    """Return whether the records that are done show the first observation of the next episode.
+    """Return whether the records that are done hold the first observation of the next episode.
 
-    Then the observations change more from the record before to such a record than from it to the one after. Where both
-    changes are equal, as in a scene with few states, such records show what the first record of the file shows.
+    Then the observations change more from the record before to such a record than from it to the one after. Both
+    changes may be equal, as in a scene with few states. Then such records hold the observation of the file's first
+    record.
     """
     at = np.flatnonzero(done[1:-1]) + 1
     if len(at) < _FEWEST_ENDS:
@@ -845,7 +848,7 @@ def _shows_next_episode(columns: Sequence[Array], done: Array) -> bool:
 
 
 def _take(column: Array, rows: Array) -> Array:
-    """Return these rows of a column; a view where they follow one another."""
+    """Return these rows of an array; a view where they are consecutive."""
     if len(rows) and (np.diff(rows) == 1).all():
         return column[rows[0] : rows[-1] + 1]
     return column[rows]
@@ -881,7 +884,7 @@ def _concatenate(parts: list[Demonstration]) -> Demonstration:
 
 
 def _require_equal(mine: BehaviorSpec, other: BehaviorSpec, whose: str, others: str) -> None:
-    """Compare what counts for learning: the shapes of the sensors, in their order, and the actions."""
+    """Compare what learning depends on: the shapes of the sensors, in their order, and the actions."""
     pairs = list(zip_longest(mine.observation_specs, other.observation_specs))
     if all(a and b and a.shape == b.shape for a, b in pairs) and mine.action_spec == other.action_spec:
         return
@@ -900,7 +903,7 @@ def _shown(sensor: ObservationSpec | None) -> str:
 
 
 def _head(sensor: ObservationSpec, dtype: np.dtype[Any]) -> Any:
-    """All fields of a sensor's `Observation` but its data."""
+    """Return all fields of a sensor's `Observation` except its data."""
     head = Observation(shape=sensor.shape, observation_type=sensor.observation_type.value, name=sensor.name)
     head.dimension_properties.extend(map(int, sensor.dimension_property))
     if dtype == np.uint8:

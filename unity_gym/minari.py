@@ -1,4 +1,4 @@
-"""Demonstrations to and from Minari datasets, the form in which offline data are shared: the extra `minari`."""
+"""Conversion of demonstrations to and from Minari datasets, a format for offline data: the extra `minari`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ def to_minari(
 ) -> Any:
     """Write a demonstration as a Minari dataset.
 
-    Spaces are those of `gymnasium.make`. A reward is the agent's own plus its group's; `infos` hold `group_reward`, of
-    shape (steps + 1, 1), and, with discrete actions, `action_mask`, of the state that the action was chosen in. An
+    Spaces are those of `gymnasium.make`. A reward is the agent's own plus its group's. `infos` hold `group_reward`, of
+    shape (steps + 1, 1), and, with discrete actions, `action_mask` of the state in which the action was selected. An
     episode at whose end recording stopped is truncated.
 
-    :param demonstration: What `unity_gym.demonstrations.load` or `record` returned.
+    :param demonstration: Demonstration of `unity_gym.demonstrations.load` or `record`.
     :param dataset_id: Name of the new dataset, such as "unity/Basic/expert-v0".
-    :param observations: "split" (rank-1 sensors concatenated) or "sensors" (one key per sensor).
-    :param data_format: Minari's storage, such as "arrow" or "hdf5".
-    :param metadata: Further arguments of `minari.create_dataset_from_buffers`, such as `algorithm_name`, `author` or
+    :param observations: Form of the observations: "split" (rank-1 sensors concatenated) or "sensors" (one key per
+        sensor).
+    :param data_format: Minari's storage format, such as "arrow" or "hdf5".
+    :param metadata: Additional arguments of `minari.create_dataset_from_buffers`, such as `algorithm_name`, `author` or
         `description`.
     :return: The `minari.MinariDataset`.
     :raises UnityGymError: If Minari is not installed.
@@ -82,22 +83,22 @@ def to_minari(
         observation_space=layout.space,
         action_space=action_space(spec.action_spec),
         data_format=data_format,
-        jpeg_encoding=False,  # it would lose details
+        jpeg_encoding=False,  # JPEG is lossy
         **metadata,
     )
 
 
 def from_minari(dataset: Any, spec: BehaviorSpec | None = None, behavior_name: str = "") -> Demonstration:
-    """Read a Minari dataset as a demonstration, which `BC`, `GAIL`, `demonstrations=...` and `save` take.
+    """Read a Minari dataset as a demonstration for `BC`, `GAIL`, `demonstrations=...` and `save`.
 
     Each `Box` of the observation space becomes a sensor, in the space's order; images H×W×C become C×H×W. Masks and
-    group rewards come from `infos`, where they are there as `to_minari` writes them.
+    group rewards are read from `infos`, if it contains them in the form of `to_minari`.
 
-    :param dataset: A `minari.MinariDataset`, or the name of a local one.
-    :param spec: Specification of the behavior, whose sensors the demonstration shall have; see
-        `unity_gym.demonstrations.fit`. By default it is made from the dataset's spaces.
+    :param dataset: Dataset as a `minari.MinariDataset`, or the name of a local one.
+    :param spec: Specification of the behavior, whose sensors the demonstration gets; see
+        `unity_gym.demonstrations.fit`. By default it is derived from the dataset's spaces.
     :param behavior_name: Name of the behavior; by default the dataset's.
-    :raises DemonstrationError: If a space cannot be those of a behavior, the dataset is empty or does not fit `spec`.
+    :raises DemonstrationError: If a behavior cannot have the spaces, or the dataset is empty or does not fit `spec`.
     :raises UnityGymError: If Minari is not installed.
     """
     minari = _minari()
@@ -184,7 +185,7 @@ def _joined(parts: list[ActionTuple]) -> ActionTuple:
 
 
 def _boxes(space: gym.Space[Any], path: tuple[Any, ...], name: str) -> Iterator[tuple[tuple[Any, ...], gym.spaces.Box]]:
-    """Yield the boxes of a space, and the keys that lead to each."""
+    """Yield the boxes of a space, and the keys of each."""
     if isinstance(space, gym.spaces.Box) and 1 <= len(space.shape) <= 3:
         yield path, space
     elif isinstance(space, gym.spaces.Dict):
@@ -210,7 +211,7 @@ def _is_channels_last(box: gym.spaces.Box) -> bool:
 
 
 def _column(values: Array, box: gym.spaces.Box) -> Array:
-    """Return the observations of one sensor: uint8 or float32, images as C×H×W."""
+    """Return the observations of one sensor, uint8 or float32, with images as C×H×W."""
     column = values if values.dtype == np.uint8 and values.ndim == 4 else values.astype(np.float32)
     return np.ascontiguousarray(column.transpose(0, 3, 1, 2)) if _is_channels_last(box) else column
 
@@ -227,7 +228,7 @@ def _sensor(box: gym.spaces.Box, path: tuple[Any, ...]) -> ObservationSpec:
 
 
 def _action_spec(space: gym.Space[Any], name: str) -> ActionSpec:
-    """Return the actions of a space as `unity_gym.spaces.action_space` forms it."""
+    """Return the action specification of a space in the form of `unity_gym.spaces.action_space`."""
     match space:
         case gym.spaces.Box(shape=(size,)):
             return ActionSpec(size, ())
