@@ -1,4 +1,4 @@
-"""A screen for players on a machine that has none: the X server Xvfb, which draws into memory."""
+"""Virtual screen for players on a machine without one: the X server Xvfb, which draws into memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VirtualDisplay:
     """
 
     name: str
-    """What the players need in the environment variable DISPLAY, such as ":1"."""
+    """Value for the environment variable DISPLAY of the players, such as ":1"."""
 
     def __init__(self, width: int = 1280, height: int = 1024) -> None:
         if sys.platform in ("darwin", "win32"):
@@ -38,7 +38,7 @@ class VirtualDisplay:
                 "apt-get install xvfb), or leave display out on a machine with a screen"
             )
         log = Path(tempfile.gettempdir(), f"xvfb-{uuid.uuid4().hex}.log").absolute()
-        # Xvfb writes the number of the free display that it took to the descriptor 1, which is its log.
+        # Xvfb writes the number of the free display that it uses to the descriptor 1, which is its log.
         command = [program, "-displayfd", "1", "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
         self._process = WatchedProcess(command, log, is_temporary=True)
         deadline = time.monotonic() + _SECONDS_TO_START

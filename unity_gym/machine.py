@@ -1,4 +1,4 @@
-"""What this process may use of its machine."""
+"""Resources of the machine that this process may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process is at the other end of a connection on this machine, where the operating system tells it (Linux)."""
+"""Identify the process at the other end of a local connection, where the operating system supports it (Linux)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class Peer:
-    """The owner of the client's end of a connection.
+    """Owner of the client's end of a connection.
 
     :param user: User id of the socket's owner.
-    :param process: Id of the process that holds the socket; None if it could not be seen.
+    :param process: Id of the process that holds the socket; None if it is not visible.
     """
 
     user: int
@@ -58,8 +58,8 @@ def find_peer(address: str, port: int) -> Peer | None:
     """Find the process behind a connection from the loopback interface.
 
     :param address: Client's address as gRPC writes it, such as "ipv4:127.0.0.1:40000".
-    :param port: Port of our end.
-    :return: The peer; None where the operating system does not say.
+    :param port: Port of this end.
+    :return: The peer; None where the operating system does not report it.
     """
     if not (_PROC / "net" / "tcp").exists():
         return None

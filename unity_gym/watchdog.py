@@ -1,8 +1,8 @@
-"""Child processes that never outlive this one, whatever ends it.
+"""Child processes that never outlive this one, however it ends.
 
-Each is started by a process of its own, the watchdog, which exists before it, ends it and removes its temporary log
-when this process closes it or is gone, also after a SIGKILL. The kernel's own means, PR_SET_PDEATHSIG, watches the
-thread that launched a child and would kill it with that thread.
+Each is started by a separate process, the watchdog. The watchdog ends the child and removes its temporary log when this
+process closes the child or is gone, also after a SIGKILL. The kernel's own mechanism, PR_SET_PDEATHSIG, depends on the
+thread that launched a child, and would kill the child at the end of that thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_SECONDS_TO_END = 10.0  # of the watchdog, which gives its child one second between SIGTERM and SIGKILL
+_SECONDS_TO_END = 10.0  # for the watchdog, which gives its child one second between SIGTERM and SIGKILL
 
 # Processes are in a session of their own (on Windows: a process group), so that Ctrl-C in the terminal reaches only
 # Python, which then ends the child in order. Windows ignores `start_new_session`.
@@ -86,10 +86,10 @@ if not is_orphan():
 class WatchedProcess:
     """A running child process. It ends with :meth:`end`, with the last reference to this object or with this process.
 
-    :param command: The program and its arguments.
-    :param log_file: File that its standard output and error are appended to.
+    :param command: Program and its arguments.
+    :param log_file: File to which its standard output and error are appended.
     :param is_temporary: Whether the log is created here and removed when the process is ended.
-    :param environment_variables: Added to those of this process.
+    :param environment_variables: Environment variables in addition to those of this process.
     :raises OSError: If the program cannot be executed.
     """
 
@@ -115,7 +115,7 @@ class WatchedProcess:
             creationflags=_NEW_GROUP,
         )
         self._report = _Report(watchdog)
-        # Runs at the exit of the interpreter, too, whatever ended the user's script.
+        # Also runs at the exit of the interpreter, however the user's script ended.
         self._finalizer = weakref.finalize(self, _end, watchdog, self._report, os.getpid())
         try:
             self.pid = self._report.process()
@@ -143,7 +143,7 @@ class WatchedProcess:
 
 
 class _Report:
-    """What a watchdog says of its child, read in a thread because Windows cannot look into a pipe without waiting."""
+    """A watchdog's report on its child, read in a thread because Windows cannot read from a pipe without waiting."""
 
     def __init__(self, watchdog: subprocess.Popen[bytes]) -> None:
         assert watchdog.stdout is not None
@@ -151,8 +151,8 @@ class _Report:
         self.has_ended = threading.Event()
         self._has_started = threading.Event()
         self._lines: list[str] = []
-        # Without a reference to this object's owner, and on the descriptor itself: a buffered reader holds a lock that
-        # Python waits for at its exit.
+        # The target has no reference to this object's owner, and reads from the descriptor itself: a buffered reader
+        # holds a lock that Python waits for at its exit.
         self.thread = threading.Thread(target=self._read, args=(watchdog.stdout.fileno(),), daemon=True)
         self.thread.start()
 

@@ -8,7 +8,7 @@ from unity_gym.side_channels import EngineConfigurationChannel as _EngineConfigu
 
 
 class EngineConfig(NamedTuple):
-    """Settings of the engine; None leaves a setting as it is."""
+    """Settings of the engine; None keeps a setting unchanged."""
 
     width: int | None
     height: int | None

@@ -1,4 +1,4 @@
-"""`UnityEnvironment` and its base class, with what old scripts rely on beyond `unity_gym.environment`."""
+"""`UnityEnvironment` and its base class, with the features that old scripts need beyond `unity_gym.environment`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ BehaviorName = str
 
 @dataclass
 class ScriptOptions:
-    """What `install` chose for the environments that a script makes."""
+    """Options of `install` for the environments that a script creates."""
 
     scene: str | None = None
     areas: int | None = None
     image_layout: str = "CHW"
 
     def update(self, other: ScriptOptions) -> None:
-        """Take over the other options.
+        """Adopt the other options.
 
         :raises InvalidValueError: If the scene or the image layout is unknown, or areas is below 1.
         """
@@ -67,7 +67,7 @@ class BehaviorMapping(Mapping[str, BehaviorSpec]):
 
 
 class BaseEnv(ABC):
-    """The low-level interface, for scripts that test for it or implement it themselves."""
+    """Low-level interface, for scripts that test for it or implement it themselves."""
 
     @abstractmethod
     def step(self) -> None:
@@ -79,12 +79,12 @@ class BaseEnv(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the environment."""
+        """Close the environment."""
 
     @property
     @abstractmethod
     def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
-        """The specification of each behavior that has shown an agent."""
+        """The specification of each behavior that has had an agent."""
 
     @abstractmethod
     def set_actions(self, behavior_name: str, action: ActionTuple) -> None:
@@ -100,7 +100,7 @@ class BaseEnv(ABC):
 
 
 class UnityEnvironment(_UnityEnvironment, BaseEnv):
-    """`unity_gym.environment.UnityEnvironment` with the habits of Unity's own class.
+    """`unity_gym.environment.UnityEnvironment` with the behavior of Unity's own class.
 
     A `step()` before the first `reset()` resets, and `behavior_specs` is a `BehaviorMapping`. For the parameters, see
     `unity_gym.environment.UnityEnvironment`.
@@ -153,7 +153,7 @@ class UnityEnvironment(_UnityEnvironment, BaseEnv):
 
     @property
     def behavior_specs(self) -> BehaviorMapping:
-        """The specification of each behavior that has shown an agent; empty before the first `reset` or `step`."""
+        """The specification of each behavior that has had an agent; empty before the first `reset` or `step`."""
         specs = super().behavior_specs
         if self.image_layout == "HWC":
             specs = MappingProxyType({name: channel_last_spec(spec) for name, spec in specs.items()})

@@ -1,4 +1,4 @@
-"""Unity's exceptions, as names of this package's errors, so that a script's `except` catches what is raised here."""
+"""Unity's exceptions as aliases of this package's errors, so that a script's `except` catches them."""
 
 from unity_gym.errors import (
     ActionError,

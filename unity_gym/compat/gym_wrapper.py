@@ -39,17 +39,17 @@ class ActionFlattener:
 
 
 class UnityToGymWrapper(gym.Env[Any, Any]):
-    """A scene with one agent, as scripts written for Gym before version 0.26 expect it.
+    """Gym environment, as of versions before 0.26, of a scene with one agent.
 
-    `reset()` returns an observation and `step()` returns (observation, reward, done, {"step": steps}). Time-outs and
-    failures are both `done`; `info["step"].interrupted` tells them apart. `gymnasium.make("Unity-v0", file_name=...)`
-    returns five values and action masks instead.
+    `reset()` returns an observation and `step()` returns (observation, reward, done, {"step": steps}). Truncations and
+    terminations are both `done`; `info["step"].interrupted` distinguishes them. `gymnasium.make("Unity-v0",
+    file_name=...)` returns five values and action masks instead.
 
     :param unity_env: Environment to wrap; it is closed with the wrapper.
-    :param uint8_visual: Return images as uint8 in [0, 255] instead of float32 in [0, 1].
-    :param flatten_branched: Merge several discrete branches into one `Discrete` space.
-    :param allow_multiple_obs: Return a list of all images, followed by the concatenated vectors. False returns the
-        first image, or the concatenated vectors where there is none.
+    :param uint8_visual: Whether to return images as uint8 in [0, 255] instead of float32 in [0, 1].
+    :param flatten_branched: Whether to merge several discrete branches into one `Discrete` space.
+    :param allow_multiple_obs: Whether to return a list of all images, followed by the concatenated vectors. False
+        returns the first image, or the concatenated vectors if there is none.
     :param action_space_seed: Seed of the action space's sampling.
     :raises UnityGymException: If there is not exactly one behavior with one agent, or its actions are hybrid.
     """
@@ -132,7 +132,7 @@ class UnityToGymWrapper(gym.Env[Any, Any]):
         self._env.set_actions(self.name, ActionTuple(row, None) if continuous else ActionTuple(None, row))
         self._env.step()
         decisions, terminals = self._env.get_steps(self.name)
-        while not len(decisions) and not len(terminals):  # a message may carry side channels alone
+        while not len(decisions) and not len(terminals):  # a message may contain only side channels
             self._env.step()
             decisions, terminals = self._env.get_steps(self.name)
         self._require_one_agent(decisions)
@@ -161,7 +161,7 @@ class UnityToGymWrapper(gym.Env[Any, Any]):
         return self.visual_obs
 
     def seed(self, seed: Any = None) -> None:  # noqa: ARG002
-        """Warn that a running environment takes no seed; pass it to `UnityEnvironment`."""
+        """Warn that a running environment accepts no seed; pass it to `UnityEnvironment`."""
         _logger.warning("seed() has no effect on %s: pass seed=... to UnityEnvironment", self.name)
 
     def close(self) -> None:

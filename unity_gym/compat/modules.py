@@ -1,4 +1,4 @@
-"""The modules and names of Unity's Python packages, and the objects of this package that they stand for."""
+"""Modules and names of Unity's Python packages, and the objects of this package that replace them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ MODULES: dict[str, dict[str, str]] = {
         "UnityToGymWrapper": f"{_WRAPPERS}:ChannelLastGymWrapper",
     },
 }
-"""Per module of Unity's packages: each name, and the module of ours (with another name after a colon) that has it."""
+"""Names per module of Unity's packages, each with this package's module (and, after a colon, another name there)."""
 
 
 def install(
@@ -86,10 +86,10 @@ def install(
 ) -> None:
     """Make `mlagents_envs` and `gym_unity` importable.
 
-    :param replace: Use this package's modules even if Unity's packages are installed.
-    :param scene: Embedded scene that replaces every build and Editor that a script asks for; None replaces nothing.
-    :param areas: Training areas of embedded scenes; by default the scene's own number. Scripts that use the gym wrapper
-        need 1.
+    :param replace: Whether to use this package's modules even if Unity's packages are installed.
+    :param scene: Embedded scene that replaces every build and Editor that a script requests; None replaces nothing.
+    :param areas: Number of training areas of embedded scenes; by default the scene's own number. Scripts that use the
+        gym wrapper need 1.
     :param image_layout: Layout of images in low-level steps and specs, "CHW" as in `mlagents_envs` 1.x, or "HWC" as in
         versions below 0.29. The wrapper of `gym_unity` always returns "HWC".
     :raises InvalidValueError: If the scene or the image layout is unknown, or areas is below 1.
@@ -131,7 +131,7 @@ class _UnityNames(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, origin=__name__, is_package=is_package)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill a module with its names; a package finds its modules, too, which scripts rely on without an import."""
+        """Fill a module with its names; those of a package include its modules, which some scripts never import."""
         for name, source in MODULES[module.__name__].items():
             source_module, _, source_name = source.partition(":")
             setattr(module, name, getattr(importlib.import_module(source_module), source_name or name))

@@ -155,7 +155,7 @@ class _MultiAgentWrapper:
         self._read()
 
     def _read(self) -> None:
-        """Take over what the environment returns for all behaviors."""
+        """Read the results of the environment for all behaviors."""
         for behavior, spec in self._env.behavior_specs.items():
             if behavior not in self._spaces:
                 self._spaces[behavior] = _observation_space(spec), _action_space(spec.action_spec, self._seed)
@@ -198,7 +198,7 @@ class _MultiAgentWrapper:
         return not self._dones[agent] or "terminal_observation" in self._infos[agent]
 
     def _act(self, agent: str, action: Any) -> None:
-        """Note the action of an agent; the action of an ended one, None, is ignored.
+        """Store the action of an agent; the action of an ended one, None, is ignored.
 
         :raises ActionError: If the agent does not exist or the action is not in its space.
         """
@@ -232,7 +232,7 @@ def _as_member(space: spaces.Space[Any], parts: list[Any]) -> Any:
 
 
 class UnityParallelEnv(_MultiAgentWrapper, ParallelEnv):  # type: ignore[misc]
-    """All agents act at once: `step` returns dictionaries of observations, rewards, dones and infos."""
+    """Parallel environment with four values: `step` returns dictionaries of observations, rewards, dones and infos."""
 
     def reset(self) -> dict[str, Any]:
         """Start new episodes and return the observations."""
@@ -254,7 +254,7 @@ class UnityParallelEnv(_MultiAgentWrapper, ParallelEnv):  # type: ignore[misc]
 
 
 class UnityAECEnv(_MultiAgentWrapper, AECEnv):  # type: ignore[misc]
-    """The agents act in turn: `last` returns observation, reward, done and info of the agent whose turn it is."""
+    """AEC environment with four values: `last` returns observation, reward, done and info of the current agent."""
 
     def __init__(self, env: BaseEnv, seed: int | None = None) -> None:
         super().__init__(env, seed)
@@ -299,7 +299,7 @@ class UnityAECEnv(_MultiAgentWrapper, AECEnv):  # type: ignore[misc]
 
 
 class PettingZooEnvFactory:
-    """Makes the AEC environment of an entry of `default_registry`.
+    """Factory of the AEC environment of an entry of `default_registry`.
 
     :param env_id: Key in the registry.
     """

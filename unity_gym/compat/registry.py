@@ -1,4 +1,4 @@
-"""`default_registry`, whose entries make embedded scenes."""
+"""`default_registry`, whose entries launch embedded scenes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from unity_gym.registration import SCENES
 
 
 class BaseRegistryEntry:
-    """An environment that can be made by its identifier.
+    """Environment that can be launched by its identifier.
 
     :param identifier: Key in the registry.
     :param expected_reward: Mean return of a trained agent; None if it is unknown.
-    :param description: Text for the user.
+    :param description: Description for the user.
     """
 
     def __init__(self, identifier: str, expected_reward: float | None = None, description: str | None = None) -> None:
@@ -36,7 +36,7 @@ class BaseRegistryEntry:
 
 
 class UnityEnvRegistry(Mapping[str, BaseRegistryEntry]):
-    """A mapping from identifiers to entries."""
+    """Mapping from identifiers to entries."""
 
     def __init__(self) -> None:
         self._entries: dict[str, BaseRegistryEntry] = {}
@@ -46,7 +46,7 @@ class UnityEnvRegistry(Mapping[str, BaseRegistryEntry]):
         self._entries[new_entry.identifier] = new_entry
 
     def register_from_yaml(self, path_to_yaml: str) -> None:
-        """Reject a manifest: the builds that it names would have to be downloaded.
+        """Reject a manifest: it requires the download of builds, which is not supported.
 
         :raises InvalidValueError: Always.
         """

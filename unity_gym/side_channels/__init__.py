@@ -1,4 +1,4 @@
-"""Side channels: what passes between Python and a player in addition to observations and actions."""
+"""Side channels: messages between Python and a player in addition to observations and actions."""
 
 from unity_gym.side_channels.channel import SideChannel, SideChannels
 from unity_gym.side_channels.engine_configuration import EngineConfigurationChannel

@@ -1,4 +1,4 @@
-"""What a side channel is, and the registry that frames the channels' messages into one block of bytes."""
+"""Base class of side channels, and their registry, which frames the channels' messages into one block of bytes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from unity_gym.errors import ProtocolError, UnityGymError
 from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
 
-_MOST_UNKNOWN = 16  # channels that are reported, should a player send on ever new ones
+_MOST_UNKNOWN = 16  # unknown channels that warnings report, if a player always uses new ones
 _HEADER = struct.Struct("<16si")  # the UUID's little-endian fields, the payload's length
 
 
 class SideChannel(ABC):
-    """A channel of messages in addition to the observations and actions. Subclass it to speak with a scene of your own.
+    """Base class of channels of messages in addition to observations and actions. Subclass it for a custom scene.
 
-    :param channel_id: the UUID that the Unity side of the channel uses
+    :param channel_id: UUID that the Unity side of the channel uses.
     """
 
     def __init__(self, channel_id: uuid.UUID) -> None:
@@ -30,28 +30,28 @@ class SideChannel(ABC):
         self.message_queue.append(bytes(message.buffer))
 
     def on_player_restarted(self) -> None:  # noqa: B027
-        """Queue again what a freshly launched player has to be told. By default nothing is."""
+        """Queue the settings that a relaunched player needs again. By default there are none."""
 
     @abstractmethod
     def on_message_received(self, message: IncomingMessage) -> None:
-        """Take one message of the player."""
+        """Process one message of the player."""
 
 
 class OutgoingChannel(SideChannel):
-    """A channel on which a player only listens."""
+    """Channel on which a player only receives."""
 
     def on_message_received(self, message: IncomingMessage) -> None:  # noqa: ARG002
-        """Raise.
+        """Raise an error, as no message is expected.
 
-        :raises ProtocolError: always
+        :raises ProtocolError: Always.
         """
         raise ProtocolError("the player sent a message on a channel that leads to the player only")
 
 
 class SideChannels:
-    """The channels of one player.
+    """Registry of the channels of one player.
 
-    :raises UnityGymError: two channels have one UUID
+    :raises UnityGymError: If two channels have one UUID.
     """
 
     def __init__(self, channels: Iterable[SideChannel] = ()) -> None:
@@ -64,7 +64,7 @@ class SideChannels:
     def add(self, channel: SideChannel) -> None:
         """Register a channel.
 
-        :raises UnityGymError: its UUID is taken
+        :raises UnityGymError: If its UUID is in use.
         """
         taken = self._channels.setdefault(channel.channel_id, channel)
         if taken is not channel:
@@ -74,11 +74,11 @@ class SideChannels:
             )
 
     def get(self, channel_id: uuid.UUID) -> SideChannel | None:
-        """Return the channel of this UUID, if it is registered."""
+        """Return the channel of this UUID, None if it is not registered."""
         return self._channels.get(channel_id)
 
     def player_restarted(self) -> None:
-        """Let every channel tell a freshly launched player, after what is queued, what it told the one before."""
+        """Let every channel queue its settings for a relaunched player, after the messages that are queued already."""
         for channel in self._channels.values():
             channel.on_player_restarted()
 
@@ -106,9 +106,10 @@ class SideChannels:
         self._collected = []
 
     def dispatch(self, data: bytes) -> None:
-        """Hand each framed message to its channel; an unknown channel is skipped with one warning.
+        """Pass each framed message to its channel; an unknown channel is skipped with one warning.
 
-        :raises ProtocolError: a frame is cut off, or a channel cannot read its message; it names the channel
+        :raises ProtocolError: If a frame is cut off, or a channel cannot read its message; the message names the
+            channel.
         """
         offset = 0
         while offset < len(data):

@@ -1,4 +1,4 @@
-"""Window size, quality and the passing of time in the player."""
+"""Side channel for the window size, quality and time scale of the player."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unity_gym.side_channels.messages import OutgoingMessage
 
 
 class EngineConfigurationChannel(OutgoingChannel):
-    """Channel that sets the engine's configuration; only what is given is sent."""
+    """Channel that sets the engine's configuration; only the given values are sent."""
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7"))
@@ -28,13 +28,13 @@ class EngineConfigurationChannel(OutgoingChannel):
     ) -> None:
         """Queue a change of configuration.
 
-        :param width: of the window in pixels; needs `height`
-        :param height: of the window in pixels; needs `width`
-        :param quality_level: the index of one of the project's quality levels
-        :param time_scale: simulated seconds per second, 1…100
-        :param target_frame_rate: frames per second to aim at; -1 for as many as possible
-        :param capture_frame_rate: frames per simulated second
-        :raises UnityGymError: width without height or the reverse
+        :param width: Width of the window in pixels; needs `height`.
+        :param height: Height of the window in pixels; needs `width`.
+        :param quality_level: Index of one of the project's quality levels.
+        :param time_scale: Simulated seconds per second, in [1, 100].
+        :param target_frame_rate: Target number of frames per second; -1 for as many as possible.
+        :param capture_frame_rate: Number of frames per simulated second.
+        :raises UnityGymError: If only one of width and height is given.
         """
         if (width is None) != (height is None):
             raise UnityGymError(f"width and height go together; got width={width}, height={height}")

@@ -1,4 +1,4 @@
-"""Numbers that a scene reads by name: constants, or samplers that it draws from."""
+"""Side channel for environment parameters, which a scene reads by name: constants, or samplers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unity_gym.side_channels.channel import OutgoingChannel
 from unity_gym.side_channels.messages import OutgoingMessage
 
 _VALUE, _SAMPLER = 0, 1
-_LARGEST = 3.4028234663852886e38  # of float32
+_LARGEST = 3.4028234663852886e38  # largest float32
 _UNIFORM, _GAUSSIAN, _MULTI_RANGE = 0, 1, 2
 
 
@@ -27,7 +27,7 @@ class EnvironmentParametersChannel(OutgoingChannel):
     def check(parameters: Mapping[Any, Any]) -> None:
         """Check constants before any is set.
 
-        :raises InvalidValueError: If a name is no string, or a value no finite number
+        :raises InvalidValueError: If a name is no string, or a value no finite number.
         """
         for key, value in parameters.items():
             if not (isinstance(key, str) and isinstance(value, Real) and abs(float(value)) <= _LARGEST):
@@ -39,7 +39,7 @@ class EnvironmentParametersChannel(OutgoingChannel):
     def set_float_parameter(self, key: str, value: float) -> None:
         """Set `key` to a constant.
 
-        :raises InvalidValueError: If the value is no finite number
+        :raises InvalidValueError: If the value is no finite number.
         """
         self.check({key: value})
         message = self._start(key, _VALUE)

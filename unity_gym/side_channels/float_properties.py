@@ -1,4 +1,4 @@
-"""Floats by name that both sides may set."""
+"""Side channel for named floats that both sides may set."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
 
 
 class FloatPropertiesChannel(SideChannel):
-    """Keeps the newest value of each property, whichever side set it.
+    """Channel that stores the newest value of each property, whichever side set it.
 
-    :param channel_id: for a channel of your own; the default is ML-Agents' own
+    :param channel_id: UUID of a custom channel; the default is the one of ML-Agents.
     """
 
     def __init__(self, channel_id: uuid.UUID | None = None) -> None:
@@ -24,7 +24,7 @@ class FloatPropertiesChannel(SideChannel):
             self.set_property(key, value)
 
     def on_message_received(self, message: IncomingMessage) -> None:
-        """Take a property that the player set."""
+        """Store a property that the player set."""
         key = message.read_string()
         self._properties[key] = message.read_float32()
 

@@ -9,9 +9,9 @@ from unity_gym.errors import InvalidValueError, ProtocolError
 
 
 class IncomingMessage:
-    """Reads a payload from its start to its end.
+    """Reader of a payload from its start to its end.
 
-    :raises ProtocolError: (every `read_…`) the payload ends too early
+    Every `read_…` raises `ProtocolError` if the payload ends too early.
     """
 
     def __init__(self, buffer: bytes, offset: int = 0) -> None:
@@ -29,25 +29,25 @@ class IncomingMessage:
         return taken
 
     def read_bool(self) -> bool:
-        """One byte, not 0."""
+        """Return one byte as a bool, True if it is not 0."""
         return self._take(1) != b"\x00"
 
     def read_int32(self) -> int:
-        """Four bytes."""
+        """Return four bytes as an int32."""
         return int.from_bytes(self._take(4), "little", signed=True)
 
     def read_float32(self) -> float:
-        """Four bytes."""
+        """Return four bytes as a float32."""
         value: float = struct.unpack("<f", self._take(4))[0]
         return value
 
     def read_float32_list(self) -> list[float]:
-        """Return an int32 count and as many floats."""
+        """Return the floats that follow an int32 count."""
         count = self.read_int32()
         return list(struct.unpack(f"<{count}f", self._take(4 * count)))
 
     def read_string(self) -> str:
-        """Return an int32 count of bytes and the UTF-8 text."""
+        """Return the UTF-8 text that follows an int32 count of bytes."""
         return self._take(self.read_int32()).decode("utf-8", errors="replace")
 
     def get_raw_bytes(self) -> bytes:
@@ -56,31 +56,31 @@ class IncomingMessage:
 
 
 class OutgoingMessage:
-    """Builds a payload."""
+    """Writer of a payload."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
 
     def write_bool(self, value: bool) -> None:
-        """One byte."""
+        """Write one byte."""
         self.buffer += b"\x01" if value else b"\x00"
 
     def write_int32(self, value: int) -> None:
-        """Four bytes."""
+        """Write four bytes."""
         self.buffer += struct.pack("<i", value)
 
     def write_float32(self, value: float) -> None:
-        """Four bytes."""
+        """Write four bytes."""
         self.buffer += struct.pack("<f", value)
 
     def write_float32_list(self, values: Sequence[float]) -> None:
-        """Write an int32 count and as many floats."""
+        """Write an int32 count and the floats."""
         self.buffer += struct.pack(f"<i{len(values)}f", len(values), *values)
 
     def write_string(self, value: str) -> None:
-        """Write an int32 count of bytes and the ASCII text, which is all that Unity's package reads.
+        """Write an int32 count of bytes and the ASCII text; Unity's package reads only ASCII.
 
-        :raises InvalidValueError: If there are other characters
+        :raises InvalidValueError: If there are other characters.
         """
         if not value.isascii():
             raise InvalidValueError(
@@ -92,5 +92,5 @@ class OutgoingMessage:
         self.buffer += encoded
 
     def set_raw_bytes(self, value: bytes) -> None:
-        """Put `value` instead of what was written."""
+        """Replace everything written by `value`."""
         self.buffer = bytearray(value)

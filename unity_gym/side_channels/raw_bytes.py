@@ -1,4 +1,4 @@
-"""Bytes both ways, for a format of the user's own."""
+"""Side channel for bytes in both directions, for a custom format."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
 
 
 class RawBytesChannel(SideChannel):
-    """Sends and collects raw bytes.
+    """Channel that sends and collects raw bytes.
 
-    :param channel_id: the UUID that the Unity side uses
+    :param channel_id: UUID that the Unity side uses.
     """
 
     def __init__(self, channel_id: uuid.UUID) -> None:
@@ -23,7 +23,7 @@ class RawBytesChannel(SideChannel):
         self._received.append(message.get_raw_bytes())
 
     def get_and_clear_received_messages(self) -> list[bytes]:
-        """Return the messages that came since the last call, in their order."""
+        """Return the messages that were received since the last call, in their order."""
         received, self._received = self._received, []
         return received
 

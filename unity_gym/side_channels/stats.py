@@ -1,4 +1,4 @@
-"""Numbers that a scene reports, by name."""
+"""Side channel for named statistics of a scene."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from unity_gym.errors import ProtocolError
 from unity_gym.side_channels.channel import SideChannel
 from unity_gym.side_channels.messages import IncomingMessage
 
-_MOST_WARNINGS = 16  # keys that are reported, should a scene send ever new ones
+_MOST_WARNINGS = 16  # keys that warnings report, if a scene always sends new ones
 
 
 class StatsAggregationMethod(Enum):
-    """How the values of one key are made into one."""
+    """Aggregation of the values of one key."""
 
     AVERAGE = 0
     MOST_RECENT = 1
@@ -28,7 +28,7 @@ EnvironmentStats = dict[str, list[tuple[float, StatsAggregationMethod]]]
 
 
 class StatsSideChannel(SideChannel):
-    """Collects the statistics that the scene's `StatsRecorder` sends."""
+    """Channel that collects the statistics that the scene's `StatsRecorder` sends."""
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520"))
@@ -36,7 +36,7 @@ class StatsSideChannel(SideChannel):
         self._dropped: set[str] = set()
 
     def on_message_received(self, message: IncomingMessage) -> None:
-        """Take one value of one key; NaN and infinite ones are dropped, with one warning per key.
+        """Store one value of one key; NaN and infinite ones are dropped, with one warning per key.
 
         :raises ProtocolError: If the aggregation is unknown.
         """
@@ -55,6 +55,6 @@ class StatsSideChannel(SideChannel):
             )
 
     def get_and_reset_stats(self) -> EnvironmentStats:
-        """Return the values that came since the last call, as (value, aggregation) pairs in their order."""
+        """Return the values received since the last call, as (value, aggregation) pairs in their order."""
         collected, self.stats = self.stats, defaultdict(list)
         return collected

@@ -1,4 +1,4 @@
-"""What a trainer tells the Editor about itself, for the package's analytics window."""
+"""Side channel for a trainer's reports to the Editor, for the package's analytics window."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unity_gym.side_channels.messages import OutgoingMessage
 
 
 class TrainingAnalyticsChannel(OutgoingChannel):
-    """Sends encoded analytics messages. This package itself sends none: nothing about a user's training leaves it."""
+    """Channel for encoded analytics messages. This package sends none: no data about a training leave it."""
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356"))

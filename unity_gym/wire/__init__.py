@@ -1,1 +1,1 @@
-"""The wire: bytes of the ML-Agents protocol to arrays, and back."""
+"""Conversion between bytes of the ML-Agents protocol and arrays."""

@@ -1,11 +1,11 @@
 """Decode replies of the player into numpy arrays per behavior, without a Python loop over agents.
 
 protobuf's C parser splits a reply into messages, and C-level `map(attrgetter(...))` reads the fields of the agents.
-Observations stay encoded (`Reply` in `unity.proto`): those of a vector sensor are equal for all agents except for their
-numbers, so that one comparison checks them and one copy reads them.
+Observations stay encoded (`Reply` in `unity.proto`). Those of a vector sensor are equal for all agents except for their
+values, so that one comparison checks them and one copy reads them.
 
-What a player may send, and what happens where it sends something else, is listed in
-docs/environments/protocol-answers.md. Sizes are checked before anything of that size is allocated.
+docs/environments/protocol-answers.md lists valid messages of a player and the reactions to invalid ones. Sizes are
+checked before anything of that size is allocated.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _MASK, _OBSERVATIONS = attrgetter("action_mask"), attrgetter("observations")
 _FLOATS = attrgetter("float_data.data")
 
 _TYPES = frozenset(kind.value for kind in ObservationType)
-_MOST_ACTIONS = 1 << 16  # continuous ones, and choices over all branches
-_MOST_DIMENSIONS = 4  # as many as Unity's own shapes can have
-_MOST_NUMBERS = 1 << 28  # of one observation of one agent
+_MOST_ACTIONS = 1 << 16  # continuous actions, and branch indices over all branches
+_MOST_DIMENSIONS = 4  # limit of Unity's own shapes
+_MOST_NUMBERS = 1 << 28  # values in one observation of one agent
 
 UNREADABLE = (
     ArithmeticError,
@@ -57,7 +57,7 @@ UNREADABLE = (
     ValueError,
     struct.error,
 )
-"""What hostile content makes Python, numpy and protobuf raise; `UnityEnvironment` turns it into `ProtocolError`."""
+"""Errors that Python, numpy and protobuf raise for invalid data; `UnityEnvironment` raises `ProtocolError` instead."""
 
 
 def parse(raw: bytes) -> Any:
@@ -189,7 +189,7 @@ class BehaviorDecoder:
             raise ProtocolError(f"behavior {self.name!r} has the negative group id {min(groups)}; 0 is no group")
         reward = np.fromiter(map(_REWARD, infos), np.float32, n)
         group_reward = np.fromiter(map(_GROUP_REWARD, infos), np.float32, n)
-        if not math.isfinite(np.add.reduce(reward + group_reward)):  # one look at both is cheaper
+        if not math.isfinite(np.add.reduce(reward + group_reward)):  # one check of both is cheaper
             self._require_finite(reward, ids, "the reward")
             self._require_finite(group_reward, ids, "the group reward")
         sent, count = list(map(_OBSERVATIONS, infos)), len(self._sensors)
@@ -211,7 +211,7 @@ class BehaviorDecoder:
         return ids, np.array(groups, np.int32), reward, group_reward, columns
 
     def _masks(self, infos: Sequence[Any]) -> list[Array] | None:
-        """One bool array (n, branch size) a branch, True = forbidden. An agent that sends no mask forbids nothing."""
+        """Return one bool array (n, branch size) per branch, True = forbidden; without a mask everything is allowed."""
         if not self._branches:
             return None
         n, sent = len(infos), list(map(_MASK, infos))
@@ -247,11 +247,11 @@ class BehaviorDecoder:
 
 
 class _VectorDecoder:
-    """A sensor of packed floats.
+    """Decoder of a sensor of packed floats.
 
     :param shape: Shape of one agent's observation.
-    :param first: Encoded `Observation` of one agent. Those of the others differ in nothing but the numbers, at equal
-        places, unless an agent's sensor has another name or a player encodes in another way.
+    :param first: Encoded `Observation` of one agent. Those of the others differ only in the values, at equal offsets,
+        unless an agent's sensor has another name or a player uses another encoding.
     """
 
     def __init__(self, shape: tuple[int, ...], first: bytes) -> None:
@@ -265,7 +265,7 @@ class _VectorDecoder:
         self._head, self._tail = first[: self._begin], first[self._begin + self._size :]
 
     def decode(self, observations: Sequence[bytes]) -> tuple[Array, bool]:
-        """Return float32 (n, *shape), and whether the numbers are known to be finite.
+        """Return float32 (n, *shape), and whether the values are known to be finite.
 
         :raises ValueError: If an observation has another shape or another number of values.
         """

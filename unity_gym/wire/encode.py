@@ -1,4 +1,4 @@
-"""Action columns and commands → the bytes that the player reads."""
+"""Encode actions and commands as the bytes that the player reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unity_gym.specs import ActionSpec, ActionTuple, Array
 from unity_gym.wire.messages import RESET, STEP, BrainParameters, UnityMessage
 
 COMMUNICATION_VERSION = "1.5.0"
-PACKAGE_VERSION = "1.1.0"  # of the Python packages whose messages these are
+PACKAGE_VERSION = "1.1.0"  # version of Unity's Python packages with these messages
 
 STATUS_OK, STATUS_END = 200, 400
 
@@ -29,12 +29,12 @@ def varint(value: int) -> bytes:
 
 @lru_cache(4096)
 def length_delimited(field: int, payload_length: int) -> bytes:
-    """Return the key and length that stand before a length-delimited field's payload."""
+    """Return the key and length that precede the payload of a length-delimited field."""
     return varint(field << 3 | 2) + varint(payload_length)
 
 
 def brain_parameters(behavior: str, actions: ActionSpec) -> Any:
-    """Return the `BrainParameters` message by which a behavior is announced."""
+    """Return the `BrainParameters` message that announces a behavior."""
     parameters = BrainParameters(brain_name=behavior, is_training=True)
     parameters.action_spec.num_continuous_actions = actions.continuous_size
     parameters.action_spec.num_discrete_actions = actions.discrete_size
@@ -43,13 +43,13 @@ def brain_parameters(behavior: str, actions: ActionSpec) -> Any:
 
 
 class ActionEncoder:
-    """Turns the actions of one behavior into an encoded `ListAgentAction`.
+    """Encoder of one behavior's actions as `ListAgentAction`.
 
-    Every agent's record has the same length, so that the whole list is one array filled by columns: a choice takes the
-    bytes that the behavior's largest choice needs (a padded varint, which every protobuf parser reads).
+    Every agent's record has the same length, so that the whole list is one array, filled per action dimension. A branch
+    index takes the bytes that the behavior's largest index needs (a padded varint, which every protobuf parser reads).
 
-    :param spec: the behavior's action specification
-    :param deprecated: write the field that packages without hybrid actions read
+    :param spec: Action specification of the behavior.
+    :param deprecated: Whether to write the field that packages without hybrid actions read.
     """
 
     def __init__(self, spec: ActionSpec, deprecated: bool = False) -> None:
@@ -78,7 +78,7 @@ class ActionEncoder:
     def encode(self, action: ActionTuple) -> bytes:
         """Return the encoded list for n agents.
 
-        They are in the order of the rows of `action` (checked by `ActionSpec.validate`).
+        The agents have the order of the rows of `action`, which `ActionSpec.validate` has checked.
         """
         records = np.repeat(self._template[np.newaxis], len(action), axis=0)
         if self._deprecated:
@@ -92,7 +92,7 @@ class ActionEncoder:
         return records.tobytes()
 
     def _varint_bytes(self, choices: Array) -> Array:
-        """Return the choices (n, branches) as varints of equal width, uint8 (n, branches · width)."""
+        """Return the branch indices (n, branches) as varints of equal width, uint8 (n, branches · width)."""
         if self._choice_bytes == 1:
             return choices.astype(np.uint8)
         width = self._choice_bytes
@@ -131,7 +131,7 @@ def reset(side_channel: bytes) -> bytes:
 
 
 def step(actions: Mapping[str, bytes], side_channel: bytes) -> bytes:
-    """Return the command STEP with the encoded actions of each behavior that has agents waiting."""
+    """Return the command STEP with the encoded actions of each behavior whose agents request a decision."""
     message = _message()
     rl_input = message.unity_input.rl_input
     rl_input.command = STEP
@@ -142,7 +142,7 @@ def step(actions: Mapping[str, bytes], side_channel: bytes) -> bytes:
 
 
 def quit_message() -> bytes:
-    """Return the message on which a player quits."""
+    """Return the message that makes a player quit."""
     message = UnityMessage()
     message.header.status = STATUS_END
     return message.SerializeToString()  # type: ignore[no-any-return]

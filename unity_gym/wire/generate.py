@@ -1,7 +1,7 @@
 """Compile `unity.proto` into the checked-in descriptor set: ``python -m unity_gym.wire.generate`` (needs grpcio-tools).
 
-A descriptor set, unlike a generated module, carries no version of the protobuf runtime that it demands, so the same
-file loads with protobuf 5, 6 and 7.
+A descriptor set, unlike a generated module, requires no version of the protobuf runtime. So the same file loads with
+protobuf 5, 6 and 7.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Images of the wire → one column (n, channels, height, width).
+"""Decode images of the protocol into one array (n, channels, height, width) per sensor.
 
-A compressed image is ⌈C/3⌉ PNGs one after the other, three channels each; an uncompressed one is floats in 0…1.
+A compressed image is ⌈C/3⌉ PNGs one after the other, three channels each; an uncompressed one is floats in [0, 1].
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from unity_gym.wire.messages import Observation
 from unity_gym.wire.png import Png, inflate, split_pngs
 
 MOST_BYTES = 1 << 28
-"""The largest array that the PNGs of one sensor may become in one message; compressed, they may be a few kilobytes."""
+"""Largest array in bytes that the PNGs of one sensor may become per message; compressed, it may be a few kilobytes."""
 
 _MOST_THREADS = 4
-_THREADED_BYTES = 1 << 16  # below, handing images over to another thread costs more than it saves
+_THREADED_BYTES = 1 << 16  # for less, another thread costs more time than it saves
 _FLOATS, _COMPRESSED = attrgetter("float_data.data"), attrgetter("compressed_data")
 _SHAPE, _MAPPING = attrgetter("shape"), attrgetter("compressed_channel_mapping")
 
 
 def sends_channels_last(properties: Sequence[int], package_version: str) -> bool:
-    """Whether an image's declared shape is H×W×C.
+    """Return whether an image's declared shape is H×W×C.
 
     The two dimensions of translational equivariance are height and width. Packages 1.0 to 1.6 declare no properties:
     every package before 3.0.0 sends H×W×C.
@@ -45,24 +45,24 @@ def sends_channels_last(properties: Sequence[int], package_version: str) -> bool
 
 
 def uncompressed_lies_channels_last(package_version: str) -> bool:
-    """Whether uncompressed images declared C×H×W lie in memory as H, W, C: so do those of packages 3.0.0 and 4.0.0."""
+    """Return whether uncompressed images declared C×H×W are H, W, C in memory, as those of packages 3.0.0 and 4.0.0."""
     return re.match(r"[34]\.0\.0", package_version) is not None
 
 
 def as_bytes(images: Array) -> Array:
-    """Images of floats in 0…1 as uint8 in 0…255."""
+    """Return images of floats in [0, 1] as uint8 in [0, 255]."""
     scaled: Array = np.rint(np.clip(images, 0, 1) * 255).astype(np.uint8)
     return scaled
 
 
 class ImageDecoder:
-    """One visual sensor.
+    """Decoder of one visual sensor.
 
-    :param first: an `Observation` of it, which tells shape, compression and channel mapping
-    :param package_version: of the player's ML-Agents package
-    :param dtype: "uint8" (0…255) or "float32" (0…1)
-    :param uncompressed_layout: how the numbers of uncompressed images lie in memory: "CHW", "HWC", or "auto", by the
-        package version
+    :param first: `Observation` of the sensor, which contains its shape, compression and channel mapping.
+    :param package_version: Version of the player's ML-Agents package.
+    :param dtype: Dtype of the images: "uint8" (0 to 255) or "float32" (0 to 1).
+    :param uncompressed_layout: Layout of uncompressed images in memory: "CHW", "HWC", or "auto", by the package
+        version.
     """
 
     def __init__(self, first: Any, package_version: str, dtype: str, uncompressed_layout: str = "auto") -> None:
@@ -83,8 +83,8 @@ class ImageDecoder:
         """Decode the images of n agents.
 
         :param observations: Encoded `Observation` messages.
-        :return: Array (n, C, H, W), where uncompressed images are float32 as they were sent and PNGs have the chosen
-            dtype, and whether its values are known to be finite.
+        :return: Array (n, C, H, W), and whether its values are known to be finite. Uncompressed images are float32 as
+            sent; PNGs have the chosen dtype.
         :raises ValueError: If PNG data are broken, or images have another size than the sensor.
         """
         sent = list(map(Observation.FromString, observations))
@@ -121,7 +121,7 @@ class ImageDecoder:
         return np.ascontiguousarray(column.reshape(-1, channels, height, width))
 
     def _from_pngs(self, data: list[bytes], mapping: tuple[int, ...]) -> Array:
-        """Return the images in 0…255: uint8 (n, C, H, W), or float32 where decoded channels are averaged."""
+        """Return the images in [0, 255]: uint8 (n, C, H, W), or float32 where decoded channels are averaged."""
         channels, height, width = self.shape
         if not mapping and channels > 1:
             return _decode(data, channels, height, width)
@@ -146,7 +146,7 @@ class ImageDecoder:
 def _decode(data: list[bytes], channels: int, height: int, width: int) -> Array:
     """Return the first channels of the PNGs of each image, uint8 (n, channels, height, width).
 
-    While one part of the PNGs is inflated, other threads unfilter the parts before.
+    While one part of the PNGs is inflated, other threads unfilter the previous parts.
     """
     per_image = -(-channels // 3)
     pngs: list[Png] = []
@@ -182,7 +182,7 @@ def _unfilter(scanlines: bytes, samples: list[int], images: Array, first: int) -
 
 @cache
 def _threads() -> int:
-    """How many threads decode: unfiltering runs without Python's lock."""
+    """Return the number of decoding threads; unfiltering runs without Python's lock."""
     return min(_MOST_THREADS, usable_cores())
 
 

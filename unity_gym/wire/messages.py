@@ -1,7 +1,7 @@
-"""The message classes of `unity.proto`, built from the checked-in descriptor set in a descriptor pool of their own.
+"""Message classes of `unity.proto`, built from the checked-in descriptor set in a separate descriptor pool.
 
-A pool of its own keeps the messages apart from those of an installed `mlagents_envs`; see `generate.py` for why a
-descriptor set and not a generated module.
+The separate pool isolates the messages from those of an installed `mlagents_envs`. `generate.py` explains the choice of
+a descriptor set instead of a generated module.
 """
 
 from __future__ import annotations

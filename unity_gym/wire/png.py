@@ -1,4 +1,4 @@
-"""Images ↔ PNG (https://www.w3.org/TR/png-3/) of 8 bits per sample, not interlaced.
+"""Encode and decode PNG (https://www.w3.org/TR/png-3/) of 8 bits per sample, not interlaced.
 
 Unity writes RGB; RGBA and grayscale, with or without alpha, are read, too. Palettes, 16 bits and interlacing are not.
 """
@@ -18,7 +18,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHUNK = struct.Struct(">I4s")
 _HEADER = struct.Struct(">IIBBBBB")
 _SAMPLES = {0: 1, 2: 3, 4: 2, 6: 4}  # per pixel, by color type
-_LEVEL = 1  # of zlib: for images of few colors the higher ones save little and cost up to six times as much
+_LEVEL = 1  # zlib level: for images of few colors the higher ones save little and cost up to six times as much
 
 
 class Png(NamedTuple):
@@ -56,7 +56,7 @@ def split_pngs(data: bytes, height: int, width: int) -> list[Png]:
             if end > len(data):
                 raise ValueError(f"a PNG that was cut off: a chunk of {length} bytes at byte {at} of {len(data)}")
             content = data[at + 8 : end - 4]
-            if kind[0] < ord("a"):  # a capital marks what is needed for the pixels
+            if kind[0] < ord("a"):  # a capital marks chunks that are needed for the pixels
                 if zlib.crc32(content, zlib.crc32(kind)) != int.from_bytes(data[end - 4 : end], "big"):
                     raise ValueError(f"a damaged PNG: the checksum of its chunk at byte {at} is wrong")
                 if kind == b"IHDR":
@@ -95,7 +95,7 @@ def inflate(png: Png, height: int, width: int) -> bytes:
     size = height * (1 + png.samples * width)
     inflater = zlib_ng.decompressobj()
     try:
-        scanlines = inflater.decompress(png.data, size + 1)  # a stream of more inflates no further than this
+        scanlines = inflater.decompress(png.data, size + 1)  # bounds the output of an oversized stream
     except zlib_ng.error as error:  # type: ignore[misc]  # its stub lacks the base class
         raise ValueError(f"a damaged PNG: {error}") from error
     if len(scanlines) != size or not inflater.eof:
@@ -117,10 +117,10 @@ _END = _chunk(b"IEND", b"")
 def encode_images(images: Array) -> list[bytes]:
     """Encode images, each as one RGB PNG per three channels, one after the other.
 
-    Missing channels of the last PNG are black; a single channel is written as all three colors, because clients that
-    get no channel mapping take their mean.
+    Missing channels of the last PNG are black. A single channel is written as all three colors, because clients without
+    a channel mapping take their mean.
 
-    :param images: uint8 (n, channels, height, width), or (n, PNGs, height, width, 3), which is encoded faster.
+    :param images: Images, uint8 (n, channels, height, width), or (n, PNGs, height, width, 3), which is encoded faster.
     """
     if images.ndim == 4:
         n, channels, height, width = images.shape

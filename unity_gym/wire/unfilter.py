@@ -32,9 +32,9 @@ def _unfilter(scanlines, samples, output):  # type: ignore[no-untyped-def]
 
     Each pixel depends on the one to its left, so that the three channels in one loop take less time than one by one.
 
-    :param scanlines: uint8 (height * (1 + samples * width),), the inflated scanlines, a filter type before each
+    :param scanlines: Inflated scanlines, a filter type before each, uint8 (height * (1 + samples * width),).
     :param samples: Number of samples per pixel, of 8 bits each.
-    :param output: uint8 (3, height, width), C-contiguous.
+    :param output: Output array, uint8 (3, height, width), C-contiguous.
     :return: The first line with an unknown filter type, -1 if there is none.
     """
     _, height, width = output.shape
@@ -83,15 +83,15 @@ def _unfilter(scanlines, samples, output):  # type: ignore[no-untyped-def]
 def _unfilter_all(scanlines, samples, images, first):  # type: ignore[no-untyped-def]
     """Write the channels of PNGs, three per PNG, into images.
 
-    :param scanlines: uint8, the inflated scanlines of all PNGs.
-    :param samples: int (n,), number of samples per pixel of each PNG.
-    :param images: uint8 (m, channels, height, width), C-contiguous; filled from the place of the first PNG on.
-    :param first: Number of the first PNG among those of all images.
+    :param scanlines: Inflated scanlines of all PNGs, uint8.
+    :param samples: Number of samples per pixel of each PNG, int (n,).
+    :param images: Output array, uint8 (m, channels, height, width), C-contiguous; filled from the first PNG's index on.
+    :param first: Index of the first PNG among those of all images.
     :return: The first line with an unknown filter type, -1 if there is none.
     """
     _, channels, height, width = images.shape
     per_image = (channels + 2) // 3
-    surplus = np.empty((3, height, width), np.uint8)  # for a last PNG of which only one or two channels are used
+    surplus = np.empty((3, height, width), np.uint8)  # for a last PNG with only one or two used channels
     start = 0
     for number in range(len(samples)):
         image, part = divmod(first + number, per_image)
@@ -112,5 +112,5 @@ def _unfilter_all(scanlines, samples, images, first):  # type: ignore[no-untyped
 
 try:
     unfilter = numba.njit(cache=True, nogil=True)(_unfilter_all)
-except RuntimeError:  # no folder for the cache can be written: each process compiles again
+except RuntimeError:  # no writable cache folder: each process compiles again
     unfilter = numba.njit(nogil=True)(_unfilter_all)

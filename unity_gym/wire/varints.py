@@ -1,4 +1,4 @@
-"""Packed varints, in which protobuf sends lists of integers, as columns."""
+"""Decode packed varints, in which protobuf sends lists of integers, as arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unity_gym.specs import Array
 
 
 def unpack_varints(packed: bytes) -> Array:
-    """Return the numbers of packed int32 varints, int64 (n,)."""
+    """Return the values of packed int32 varints, int64 (n,)."""
     encoded = np.frombuffer(packed, np.uint8)
     last = encoded < 0x80
     if last.all():
