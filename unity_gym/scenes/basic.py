@@ -1,4 +1,4 @@
-"""Basic: an agent on a line of 21 positions. Going right seven times pays 1, going left three times 0.1."""
+"""Basic: an agent on a line of 21 positions. Seven steps right give a reward of 1, three steps left 0.1."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MOVES = np.array([0, -1, 1])  # stay, left, right
 
 
 class Basic(Scene):
-    """Each step costs 0.01. There is no limit of steps.
+    """Each step gives a reward of -0.01. The number of steps is unlimited.
 
-    Unity loads the scene again after an episode, so every episode's agent has a new id, and a reset that the client
-    commands leaves an agent where it is.
+    Unity reloads the scene after an episode, so the agent has a new id in every episode. A reset that the client
+    commands does not move an agent.
     """
 
     default_areas = 1
@@ -41,7 +41,7 @@ class Basic(Scene):
         self.agents.request_decision(self.agents.rows)
 
     def render(self, area: int) -> Array:
-        """Return the line from above: the agent in blue, the goals in green."""
+        """Return an image of the line from above: the agent in blue, the goals in green."""
         canvas = Canvas(-1, -1.5, _LAST + 1, 1.5, pixels=660)
         for position in range(_LAST + 1):
             canvas.rectangle(position, 0, 0.45, 0.45, FLOOR)
@@ -54,7 +54,7 @@ class Basic(Scene):
         return np.asarray(self.position[rows, np.newaxis] == np.arange(_LAST))
 
     def _act(self, rows: Array) -> None:
-        self.position[rows] += _MOVES[self.agents.discrete[rows, 0]]  # the goals come before the line's ends
+        self.position[rows] += _MOVES[self.agents.discrete[rows, 0]]  # the goals are inside the line's ends
         self.agents.reward[rows] -= 0.01
         for goal, reward in ((_SMALL_GOAL, 0.1), (_LARGE_GOAL, 1.0)):
             arrived = rows[self.position[rows] == goal]

@@ -17,32 +17,34 @@ from unity_gym.scenes.sensors.rigid_body import RigidBodySensor
 from unity_gym.scenes.shapes import Shapes, box, separation
 from unity_gym.specs import Array
 
-_AGENTS = 3  # an area
+_AGENTS = 3  # per area
 _TAGS = ("wall", "agent", "goal", "blockSmall", "blockLarge", "blockVeryLarge")
 _WALLS = ("right", "left", "far", "near")
-# Of the six blocks: the tag, the edge (m), the mass (kg) and what it pays.
+# Of the six blocks: the tag, the edge (m), the mass (kg) and the reward.
 _BLOCK_TAGS = np.repeat(_TAGS[3:], 2).tolist()
 _EDGES = np.repeat([1.0, 2.0, 3.0], 2)
 _MASSES = np.repeat([10.0, 100.0, 150.0], 2)
 _REWARDS = np.repeat([1.0, 2.0, 3.0], 2)
-_HEIGHT = 0.75  # m, of the blocks
+_HEIGHT = 0.75  # m, height of the blocks
 _NAMES = (*(f"agent {i}" for i in range(_AGENTS)), *(f"block {i}" for i in range(len(_EDGES))), "goal", *_WALLS)
 _BLOCKS = slice(_AGENTS, _AGENTS + len(_EDGES))
 _GOAL = _NAMES.index("goal")
-_AWAY = 1000.0  # m; where blocks are that have been scored
-_VIEW = 10.0  # m that the middle of the grid is ahead of the agent
-_CLEARANCE = 1.5  # m around a place to start
+_AWAY = 1000.0  # m; position of the scored blocks
+_VIEW = 10.0  # m from the agent to the middle of the grid, ahead
+_CLEARANCE = 1.5  # m around a starting position
 _MAX_TICKS = 5000
 _COST = 0.5 / _MAX_TICKS
 
 
 class CooperativePushBlock(Scene):
-    """Four areas of three agents, each a group. All pay is the group's: 1, 2 or 3 for a block, -0.5 over 5000 ticks.
+    """Four areas of three agents, each a group.
 
-    A block in the goal vanishes, and the last one ends the episode. The ground holds the 2 m blocks until two agents
-    push, and the 3 m blocks until three do. State: `shapes`, whose blocks are invisible once they are scored, `bodies`
-    and `ticks` (areas), of the episode. An area is kept as seen from above with the goal at the bottom (-z). A reset
-    that the client commands changes nothing here, as in Unity.
+    All rewards are group rewards: 1, 2 or 3 per block, and -0.5 over 5000 ticks. A block in the goal disappears, and
+    the last one ends the episode. One agent can push the 1 m blocks, two the 2 m blocks, and three the 3 m blocks.
+
+    State: `shapes`, whose blocks are invisible once they are scored, `bodies`, and `ticks` of the episode (areas). An
+    area is stored as seen from above with the goal at the bottom (-z). A reset that the client commands changes nothing
+    here, as in Unity.
     """
 
     default_areas = 4
@@ -81,7 +83,7 @@ class CooperativePushBlock(Scene):
             ],
             SEVEN_MOVES,
             act=lambda rows: self.walkers.move(rows, self.agents.discrete[rows, 0]),
-            start_episode=lambda _: None,  # areas start again as a whole
+            start_episode=lambda _: None,  # all agents of an area start together
             decision_period=5,
         )
         self.agents.group_id[:] = np.repeat([academy.new_group() for _ in range(areas)], _AGENTS)
@@ -96,7 +98,7 @@ class CooperativePushBlock(Scene):
         return Pose(area, position + _VIEW * np.stack([np.sin(yaw), np.zeros(len(rows)), np.cos(yaw)]), yaw)
 
     def _start(self, areas: Array) -> None:
-        """Place agents, then blocks, in areas (int, k) and count their ticks from zero."""
+        """Place agents, then blocks, in areas (int, k) and reset their tick counts."""
         rng, shapes = self.academy.rng, self.shapes
         for column in range(_BLOCKS.stop):
             spawn(shapes, rng, areas, column, _CLEARANCE)
@@ -115,7 +117,7 @@ class CooperativePushBlock(Scene):
     def after_step(self) -> None:
         self.ticks += 1
         self._end(np.flatnonzero(self.ticks >= _MAX_TICKS), interrupted=True)
-        self.agents.group_reward -= _COST  # of the new episode, where one has just started
+        self.agents.group_reward -= _COST  # counts for the new episode where one has just started
 
     def simulate(self) -> None:
         shapes = self.shapes
@@ -127,7 +129,7 @@ class CooperativePushBlock(Scene):
         column = _AGENTS + block
         self.agents.group_reward += np.repeat(scored @ _REWARDS, _AGENTS)
         self.shapes.visible[area, column] = False
-        self.shapes.center[::2, area, column] = _AWAY + 10 * block  # not upon each other
+        self.shapes.center[::2, area, column] = _AWAY + 10 * block  # apart from each other
         self.bodies.velocity[:, area, column] = 0
         self.bodies.spin[area, column] = 0
         self._end(np.flatnonzero(scored.any(axis=1) & ~self.shapes.visible[:, _BLOCKS].any(axis=1)), interrupted=False)
@@ -152,7 +154,7 @@ class CooperativePushBlock(Scene):
 
 @kernel
 def _overlap_goal(center: Array, half: Array, yaw: Array, visible: Array) -> Array:
-    """Which blocks overlap the goal, bool (areas, blocks)."""
+    """Return which blocks overlap the goal, bool (areas, blocks)."""
     overlap = np.zeros((len(visible), len(_EDGES)), np.bool_)
     for area in range(len(visible)):
         for block in range(len(_EDGES)):

@@ -1,4 +1,4 @@
-"""Crawler: a body on four legs of two segments runs towards a target at a wanted speed."""
+"""Crawler: a body on four legs of two segments runs towards a target at a target speed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _UPPER_STRENGTH, _LOWER_STRENGTH = slice(3 * _LEGS, 4 * _LEGS), slice(4 * _LEGS,
 
 
 class Crawler(ArticulatedScene):
-    """The reward of a tick is 1 where the mean velocity of the parts is the wanted one and the body looks ahead."""
+    """The reward of a tick is 1 if the mean velocity of the parts is the target velocity and the body looks ahead."""
 
     skeleton = SKELETON
     behavior = "Crawler"
@@ -85,7 +85,7 @@ class Crawler(ArticulatedScene):
     action_size = 20
 
     def sensors(self) -> list[Sensor]:
-        """Return the poses and velocities of all parts; the goal, contacts and strengths."""
+        """Return the sensors: the poses and velocities of all parts; the goal, contacts and strengths."""
         return [
             VectorSensor("PhysicsBodySensor:Body", 126, self._observe_body),
             VectorSensor("VectorSensor_size32", 32, self._observe_goal),
@@ -153,7 +153,7 @@ def _observe_body(
     cube_rotation: Array,
     out: Array,
 ) -> None:
-    """Write what the sensor of the body reads, (k, 126): poses (63), velocities (27), rotations in the joints (36)."""
+    """Write the observations of the body sensor, (k, 126): poses (63), velocities (27), joint rotations (36)."""
     parts = position.shape[1]
     for index, row in enumerate(rows):
         cube, values = cube_rotation[row], out[index]
@@ -184,7 +184,7 @@ def _observe_goal(
     speed: Array,
     out: Array,
 ) -> None:
-    """Write the first 15 numbers of the vector observation, (k, 32)."""
+    """Write the first 15 values of the vector observation, (k, 32)."""
     parts = position.shape[1]
     mean, forward = np.empty(3), np.empty(3)
     for index, row in enumerate(rows):
@@ -205,14 +205,14 @@ def _observe_goal(
 
 @kernel
 def _ray_down(position: Array, rotation: Array) -> float:
-    """How far it is from the body straight down to the ground or to a leg, m."""
+    """Return the distance (m) from the body straight down to the ground or to a leg."""
     x, y, z = position[0]
     nearest: float = y - GROUND
     axis = np.empty(3)
     for part in range(1, position.shape[0]):
         half = 0.325 if part % 2 else 0.6
         local_axis(rotation[part], 1, axis)
-        # Points of the segment, seen from the ray; a fine grid is enough for one number of 158.
+        # Points of the segment in the frame of the ray; a fine grid is enough for one observation value of 158.
         dx, dy, dz = position[part, 0] - x, position[part, 1] - y, position[part, 2] - z
         reach = half + 0.15
         if dx * dx + dz * dz > reach * reach or dy > reach:

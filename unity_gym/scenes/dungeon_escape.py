@@ -1,4 +1,4 @@
-"""DungeonEscape: one of three dies to stop a dragon, another takes its key to the door."""
+"""DungeonEscape: one of three agents dies to stop a dragon, and another one takes the dragon's key to the door."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unity_gym.scenes.sensors.sensor import StackingSensor, VectorSensor
 from unity_gym.scenes.shapes import Shapes, box, separation
 from unity_gym.specs import Array
 
-_AGENTS = 3  # a platform
+_AGENTS = 3  # per platform
 _TAGS = ("wall", "agent", "dragon", "key", "lock", "portal")
 _WALLS = ("right", "left", "far", "near")
 _PILLARS = tuple(f"pillar {i}" for i in range(4))
@@ -38,25 +38,26 @@ _DRAGON, _TOMBSTONE, _FOOT, _LOCK, _PORTAL, _KEY, _DRAGON_KEY = (
     _NAMES.index(name)
     for name in ("dragon", "tombstone", "foot of tombstone", "lock", "portal", "key", "key on dragon")
 )
-_AWAY = 1000.0  # m; where things are that are not there
-_CLEARANCE = 2.5  # m around a place to start
+_AWAY = 1000.0  # m; position of absent things
+_CLEARANCE = 2.5  # m around a starting position
 _MAX_TICKS = 15000
 _DRAGON_START = 8.0  # m from the middle
 _DRAGON_SPEEDS = 1.0, 7.0  # m/s
 _TARGET = 11.58, -11.59  # of the dragon, x and z
-_BEFORE_DRAGON, _BESIDE_DRAGON = 0.939, 0.186  # m from its middle to the key that it wears, ahead and to the right
+_BEFORE_DRAGON, _BESIDE_DRAGON = 0.939, 0.186  # m from its middle to the key that it carries, ahead and to the right
 
 
 class DungeonEscape(Scene):
-    """Twelve platforms of three agents, each a group. Only the open door pays: 1 for each agent that is alive.
+    """Twelve platforms of three agents, each a group.
 
-    Who touches the dragon dies with it, and its key lies there. Who touches the portal dies, too; if it is the last one
-    or has the key, or if the dragon gets there, the episode ends. If the dragon eats the last one, as in Unity nothing
-    happens until 15000 ticks are over.
+    Only opening the door gives a reward: a group reward of 1 for each agent that is alive. An agent that touches the
+    dragon dies with it, and the dragon's key remains there. An agent that touches the portal dies, too. If it is the
+    last one or has the key, or if the dragon reaches the portal, the episode ends. If the dragon eats the last agent,
+    as in Unity nothing happens until 15000 ticks are over.
 
     State: `shapes` and `bodies`; `has_key` (bool, areas × agents), `dragon_speed` (m/s) and `ticks` (areas). A platform
-    is kept as seen from above with its door at the top (+z) and its portal in the lower right corner. Unity turns it by
-    right angles, but not the place of the dragon, which therefore starts in one of four places.
+    is stored as seen from above with its door at the top (+z) and its portal in the lower right corner. Unity rotates
+    it by right angles, but not the position of the dragon, which therefore starts in one of four positions.
     """
 
     default_areas = 12
@@ -117,7 +118,7 @@ class DungeonEscape(Scene):
         shapes.place("near", (-12.5, 0, -13), (12.5, 5, -12.5))
         places = [(x, z) for x in (-4.5, 4.5) for z in (-4, 4)]
         for pillar, foot, (x, z) in zip(_PILLARS, _SOLID_PILLARS, places, strict=True):
-            # Rays meet the round pillar or, a little earlier, its low square foot, into which agents run.
+            # Rays hit the round pillar or, slightly earlier, its low square foot, into which agents run.
             shapes.place(pillar, (x, 0, z), (x, 2.7, z))
             shapes.rounding[:, shapes.index(pillar)] = 0.8
             shapes.place(foot, (x - 0.8475, 0, z - 0.8475), (x + 0.8475, 3.46, z + 0.8475))
@@ -129,13 +130,13 @@ class DungeonEscape(Scene):
     @staticmethod
     def _remove(shapes: Shapes, areas: Array, thing: Array | int) -> None:
         shapes.visible[areas, thing] = False
-        shapes.center[::2, areas, thing] = _AWAY + 10 * np.asarray(thing)  # not upon each other
+        shapes.center[::2, areas, thing] = _AWAY + 10 * np.asarray(thing)  # apart from each other
 
     def _start_episode(self, rows: Array) -> None:
         self.has_key[self.walkers.place(rows)] = False
 
     def _start(self, areas: Array) -> None:
-        """Place agents, bring the dead back, and let a dragon set out, in areas (int, k)."""
+        """Place agents, restore dead ones, and start a dragon, in areas (int, k)."""
         rng, shapes, n = self.academy.rng, self.shapes, len(areas)
         for column in range(_AGENTS):
             spawn(shapes, rng, areas, column, _CLEARANCE)
@@ -160,7 +161,7 @@ class DungeonEscape(Scene):
         self.ticks[areas] = 0
 
     def _members(self, areas: Array) -> Array:
-        """Return the agents of areas, as rows."""
+        """Return the rows of the agents of areas."""
         return (areas[:, np.newaxis] * _AGENTS + np.arange(_AGENTS)).reshape(-1)
 
     def _end(self, areas: Array, interrupted: bool = False) -> None:
@@ -169,7 +170,7 @@ class DungeonEscape(Scene):
         self._start(areas)
 
     def _walk_dragons(self, time: float) -> None:
-        """Let dragons go straight to their portals, where they look, with their keys before them."""
+        """Move dragons straight to their portals, with their keys in front of them."""
         shapes = self.shapes
         _walk(shapes.center, shapes.yaw, shapes.visible, self.dragon_speed, time)
 
@@ -209,7 +210,7 @@ class DungeonEscape(Scene):
             self._end(ended)
 
     def _feed(self, eaten: Array) -> None:
-        """Let agents (bool, areas × agents) and their dragons die; a key and a tombstone remain."""
+        """Remove agents (bool, areas × agents) and their dragons; a key and a tombstone remain."""
         shapes = self.shapes
         area, agent = np.nonzero(eaten)
         for stone in (_TOMBSTONE, _FOOT):
@@ -217,7 +218,7 @@ class DungeonEscape(Scene):
             shapes.yaw[area, stone] = shapes.yaw[area, agent]
             shapes.visible[area, stone] = True
         yaw = shapes.yaw[area, _KEY] = shapes.yaw[area, _DRAGON]
-        right = np.stack([np.cos(yaw), -np.sin(yaw)])  # the fallen key's box is to the left of where the dragon was
+        right = np.stack([np.cos(yaw), -np.sin(yaw)])  # the dropped key's box is to the left of the dragon
         shapes.center[::2, area, _KEY] = shapes.center[::2, area, _DRAGON] - _BESIDE_DRAGON * right
         shapes.visible[area, _KEY] = True
         self._remove(shapes, area, _DRAGON)
@@ -225,14 +226,14 @@ class DungeonEscape(Scene):
         self._kill(np.flatnonzero(eaten))
 
     def _kill(self, rows: Array) -> None:
-        """They send their last observations and are gone."""
+        """Send the last observations of the agents and remove them."""
         self.agents.disable(rows)
         area, agent = self.walkers.place(rows)
         self._remove(self.shapes, area, agent)
         self.bodies.velocity[:, area, agent] = 0
 
     def render(self, area: int) -> Array:
-        """From above: agents in blue (with the key in yellow), the dragon in red, the door green, the portal purple."""
+        """Return an image from above: blue agents (keys yellow), red dragon, green door, purple portal."""
         shapes = self.shapes
         canvas = Canvas(-13, -13, 13, 13, color=WALL)
         canvas.rectangle(0, 0, 12.5, 12.5, FLOOR)
@@ -252,7 +253,7 @@ class DungeonEscape(Scene):
 
 @inner_kernel
 def _walk(center: Array, yaw: Array, visible: Array, speed: Array, time: float) -> None:
-    """Move dragons towards their portals, and the keys that they wear with them."""
+    """Move dragons towards their portals, with the keys that they carry."""
     for area in range(len(speed)):
         if visible[area, _DRAGON]:
             x, z = _TARGET[0] - center[0, area, _DRAGON], _TARGET[1] - center[2, area, _DRAGON]
@@ -267,7 +268,7 @@ def _walk(center: Array, yaw: Array, visible: Array, speed: Array, time: float) 
 
 @kernel
 def _overlaps_key(center: Array, half: Array, yaw: Array, visible: Array) -> Array:
-    """Which agents overlap a key that is on the ground, bool (areas, agents); of several, the first."""
+    """Return which agents overlap a key on the ground, bool (areas, agents); of several, only the first."""
     overlaps = np.zeros((len(visible), _AGENTS), np.bool_)
     for area in range(len(visible)):
         if visible[area, _KEY]:
@@ -281,7 +282,7 @@ def _overlaps_key(center: Array, half: Array, yaw: Array, visible: Array) -> Arr
 
 @kernel
 def _reaches_portal(center: Array, half: Array, yaw: Array, visible: Array) -> Array:
-    """Whether dragons touch their portals, bool (areas)."""
+    """Return whether dragons touch their portals, bool (areas)."""
     reaches = np.zeros(len(visible), np.bool_)
     for area in range(len(visible)):
         if visible[area, _DRAGON]:

@@ -1,4 +1,4 @@
-"""FoodCollector: five agents in an arena eat green food, leave the red, and may freeze each other with a laser."""
+"""FoodCollector: five agents in an arena eat green food, avoid red food, and may freeze each other with a laser."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from unity_gym.scenes.sensors.rays import Pose, Scenery, first_hit
 from unity_gym.scenes.shapes import Shapes
 from unity_gym.specs import ActionSpec, Array
 
-_FOOD = 25  # of either kind in an area
-_HALF_ARENA = 50.0  # m; half of the floor, at whose edge the walls are taken to stand
+_FOOD = 25  # of each kind per area
+_HALF_ARENA = 50.0  # m; half of the floor, with the walls at its edges
 _SPAWN = 45.0  # m
-_SPEED = 2.0  # m/s gained in a tick
-_TOP_SPEED = 5.0  # m/s; who is faster is slowed down
+_SPEED = 2.0  # m/s gained per tick
+_TOP_SPEED = 5.0  # m/s; faster agents are slowed down
 _TURN = float(np.radians(300 * TICK))  # per tick
 # The action is the length of the turn's axis, which Unity normalizes: only its sign counts, unless it is this short.
 _LEAST_TURN = sqrt(1e-5)
@@ -35,7 +35,7 @@ _SPHERE_INERTIA = 0.4  # of m r²
 _ANGULAR_DRAG = 0.05  # 1/s
 _GRAVITY = 9.81  # m/s²
 _ROLLING = 1 / (1 + 1 / _SPHERE_INERTIA)  # the share of the slip whose removal makes a sphere roll
-_RESTING = 0.1  # m/s; food that is slower hits nothing
+_RESTING = 0.1  # m/s; slower food hits nothing
 _TAGS = ("food", "agent", "wall", "badFood", "frozenAgent")
 
 # The things of an area: agents, food, bad food, walls.
@@ -50,7 +50,8 @@ class FoodCollector(Scene):
     `food_velocity`; `scale`, `shooting` and `thaws_after` of the agents (areas, agents). Heights are above the
     floor.
 
-    An agent that eats food pushes it before it comes down elsewhere, so that it rolls on there, with little loss.
+    An agent that eats food pushes it before the food respawns elsewhere, so that it continues rolling there, with
+    little loss.
     """
 
     default_areas = 4
@@ -74,9 +75,9 @@ class FoodCollector(Scene):
         shapes.rounding[:, food] = _FOOD_RADIUS
         self.food = shapes.center[:, :, food]
         self.food_velocity = np.zeros_like(self.food)
-        self._food_spin = np.zeros((2, areas, 2 * _FOOD))  # along x and z: the speed at which it would roll (m/s)
+        self._food_spin = np.zeros((2, areas, 2 * _FOOD))  # along x and z: the speed of rolling (m/s)
         self.bodies = Bodies(shapes, [_AGENT_MASS] * agents, [0.5] * agents, _WALLS, gravity=_GRAVITY)
-        self._push = np.zeros((2, areas, agents))  # along x and z: what the next physics tick adds (m/s)
+        self._push = np.zeros((2, areas, agents))  # along x and z: change by the next physics tick (m/s)
         self.scale = np.ones((areas, agents))
         self.shooting = np.zeros((areas, agents), bool)
         self.thaws_after = np.zeros((areas, agents), np.int64)  # tick
@@ -97,7 +98,7 @@ class FoodCollector(Scene):
         )
 
     def sensors(self) -> list[Sensor]:
-        """Return what the agents observe: the kinds of things around them."""
+        """Return the sensors of the kinds of things around the agents."""
         return [
             GridSensor(
                 "GridSensor",
@@ -121,7 +122,7 @@ class FoodCollector(Scene):
         self._food_spin[:] = 0
 
     def _scatter_food(self, which: Array, height: float) -> None:
-        """Put food (bool, areas × food) on new places."""
+        """Place food (bool, areas × food) at random positions."""
         area, food = np.nonzero(which)
         x, z = self.academy.rng.uniform(-_SPAWN, _SPAWN, (2, len(area)))
         self.food[:, area, food] = x, np.full(len(area), height), z
@@ -167,7 +168,7 @@ class FoodCollector(Scene):
             self._scatter_food(eaten, 2.5)
 
     def render(self, area: int) -> Array:
-        """Return the arena from above: agents in blue, frozen ones in black, good food in green, bad food in red."""
+        """Return an image of the arena from above: agents blue, frozen ones black, good food green, bad food red."""
         canvas = Canvas(-_HALF_ARENA - 1, -_HALF_ARENA - 1, _HALF_ARENA + 1, _HALF_ARENA + 1, pixels=480, color=WALL)
         canvas.rectangle(0, 0, _HALF_ARENA, _HALF_ARENA, FLOOR)
         for (x, _, z), reward in zip(self.food[:, area].T, _FOOD_REWARD, strict=True):
@@ -179,7 +180,7 @@ class FoodCollector(Scene):
             if self.shooting[area, slot]:
                 canvas.polyline([(x, z), (x, z) + _LASER_LENGTH * ahead], 0.4, YELLOW)
             frozen = self.shapes.tag[area, slot] == self._tag_of_frozen
-            canvas.rectangle(x, z, 2 * half, 2 * half, BLACK if frozen else BLUE, -yaw)  # enlarged, to be seen
+            canvas.rectangle(x, z, 2 * half, 2 * half, BLACK if frozen else BLUE, -yaw)  # enlarged for visibility
             canvas.polyline([(x, z), (x, z) + 4 * half * ahead], 0.5, BLACK)
         return canvas.image
 
@@ -198,14 +199,14 @@ def _act(
     tick: int,
     push: Array,
 ) -> None:
-    """One tick of all agents: thaw, shoot, turn, and set what the next physics tick adds to the velocities."""
+    """Apply one tick of all agents: thaw, shoot, turn, and set the changes of velocity by the next physics tick."""
     agents = shooting.shape[1]
     acts = np.empty(agents, np.bool_)
     for area in range(len(shooting)):
         for slot in range(agents):
             if tag[area, slot] == frozen_tag and tick > thaws_after[area, slot]:
                 tag[area, slot] = agent_tag
-        for slot in range(agents):  # who is frozen before its turn to act does not act
+        for slot in range(agents):  # an agent frozen before its turn does not act
             row = area * agents + slot
             acts[slot] = tag[area, slot] == agent_tag
             shooting[area, slot] = acts[slot] and discrete[row, 0] > 0
@@ -239,7 +240,7 @@ def _clip(action: float) -> float:
 
 @inner_kernel
 def _turned(yaw: float, action: float) -> float:
-    """Return the yaw after a tick of an action: positive ones turn left."""
+    """Return the yaw after a tick of an action; positive actions turn left."""
     if abs(action) <= _LEAST_TURN:
         return yaw
     return yaw - _TURN if action > 0 else yaw + _TURN
@@ -247,7 +248,7 @@ def _turned(yaw: float, action: float) -> float:
 
 @inner_kernel
 def _shoot(scenery: Scenery, area: int, slot: int, turn: float) -> int:
-    """Return the thing that an agent's laser hits, after its action has turned it; -1 for none."""
+    """Return the index of the thing that an agent's laser hits, after its action has turned it; -1 for none."""
     yaw = _turned(scenery.yaw[area, slot], turn)
     center = scenery.center[0, area, slot], scenery.center[1, area, slot], scenery.center[2, area, slot]
     _, target = first_hit(
@@ -260,9 +261,9 @@ def _shoot(scenery: Scenery, area: int, slot: int, turn: float) -> int:
 def _eat(
     center: Array, half: Array, yaw: Array, velocity: Array, food: Array, food_velocity: Array, reward: Array
 ) -> Array:
-    """Give rewards for food that agents touch, and let both take the push.
+    """Give rewards for food that agents touch, and apply the push to both.
 
-    :return: What is eaten, bool (areas, food).
+    :return: Eaten food, bool (areas, food).
     """
     areas, pieces = food.shape[1:]
     eaten = np.zeros((areas, pieces), np.bool_)
@@ -304,13 +305,13 @@ def _eat(
 
 @inner_kernel
 def _beyond(place: float, half: float) -> float:
-    """How far a place is beyond the nearer end of an interval around 0, 0 within it."""
+    """Return how far a position is beyond the nearer end of an interval around 0; 0 within it."""
     return place - min(max(place, -half), half)
 
 
 @inner_kernel
 def _roll(food: Array, velocity: Array, spin: Array) -> None:
-    """One tick of the food: it falls, rolls, stops at walls and passes half of its speed on to what it hits."""
+    """Apply one tick to the food: it falls, rolls, stops at walls, and passes half of its speed on to what it hits."""
     limit = _HALF_ARENA - _FOOD_RADIUS
     areas, pieces = food.shape[1:]
     for area in range(areas):
@@ -341,7 +342,7 @@ def _roll(food: Array, velocity: Array, spin: Array) -> None:
 
 @kernel
 def _collide(food: Array, velocity: Array) -> None:
-    """Contacts between pieces of food of an area, of which one moves: without bounce, and apart where they overlap."""
+    """Apply contacts of moving food with other food of an area: without bounce, and separating overlaps."""
     pieces = food.shape[1]
     moving = np.zeros(pieces, np.bool_)
     for piece in range(pieces):

@@ -1,4 +1,4 @@
-"""GridWorld: seen from above, an agent walks to the green plus or to the red ex, whichever its goal signal names."""
+"""GridWorld: seen from above, an agent walks to the green plus or the red ex, depending on its goal signal."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from unity_gym.scenes.scene import Scene
 from unity_gym.scenes.sensors import ImageSensor, VectorSensor
 from unity_gym.specs import ActionSpec, Array, ObservationType
 
-_PLUS, _EX = 1, 2  # what lies on a cell; 0: nothing
+_PLUS, _EX = 1, 2  # contents of a cell; 0: empty
 _MOVES = np.array([[0, 0], [0, 1], [0, -1], [-1, 0], [1, 0]])  # (x, z) of stay, up, down, left, right
 _STEP_COST = 0.01
 _MAX_STEP = 100
-_MOST_IMAGES = 2**14  # that are kept, of about 400 bytes; 5 × 5 cells with two goals look 13,800 ways
-_LARGEST_GRID = 64  # cells; those of larger ones are smaller than a pixel of the camera
-_HALF_BAR = 0.1  # cells; goals and agent are made of bars that are one cell long
+_MOST_IMAGES = 2**14  # cached images, of about 400 bytes; 5 × 5 cells with two goals have 13,800 different images
+_LARGEST_GRID = 64  # cells; cells of larger grids are smaller than a pixel of the camera
+_HALF_BAR = 0.1  # cells; goals and agent consist of bars that are one cell long
 
 _HEIGHT, _WIDTH = 64, 84  # pixels of the camera
-# What Unity's camera sees of each thing, shadows aside: the medians of images that were recorded in Unity.
+# Colors of things in Unity's camera, except for shadows: the medians of images from Unity.
 _WALL_COLOR = (137, 139, 143)
 _FLOOR_COLOR = (70, 73, 78)
 _AGENT_COLOR = (62, 195, 255)
@@ -35,8 +35,8 @@ _EX_COLOR = (238, 92, 75)
 class Camera:
     """A camera that looks straight down at `size` × `size` cells, which fill the image's height between two side walls.
 
-    A pixel shows what is below its middle. What a thing covers is an array of pixels, one row per cell that it may be
-    on; short rows are filled up with -1.
+    A pixel shows what is below its middle. The pixels that a thing covers are an array with one row per cell of the
+    thing; short rows are padded with -1.
     """
 
     def __init__(self, size: int) -> None:
@@ -59,8 +59,9 @@ class Camera:
     def take(self, goals: Array, agents: Array) -> Array:
         """Return images of k grids, uint8 (k, height, width, 3).
 
-        :param goals: What is on cell x · size + z, (k, cells or more).
+        :param goals: Contents of cell x · size + z, (k, cells or more).
         :param agents: Cells of the agents, (k).
+        :return: Images of the grids.
         """
         images = np.empty((len(agents), *self._empty.shape), np.uint8)
         _paint(images, self._empty, self._plus, self._ex, self._agent, goals, agents)
@@ -121,15 +122,15 @@ class _GridCamera(ImageSensor):
 
 
 class GridWorld(Scene):
-    """Nine grids. State, one row an area.
+    """Nine grids.
 
-    `size` of the grid in cells, `position` of the agent (x, z), `wanted` goal, and `goals`: what lies on cell x ·
-    size + z, with as many columns as the largest grid so far has cells.
+    State, one row per area: `size` of the grid in cells, `position` of the agent (x, z), `wanted` goal, and `goals`,
+    the contents of cell x · size + z, (areas, cells of the largest grid so far).
 
-    Each action costs 0.01; reaching a goal *sets* the reward to 1 if it is the wanted one, otherwise to -1, and ends
-    the episode. One area in nine has the names of the sensors that one of Unity's has, which uses a render texture.
+    Each action gives a reward of -0.01. A reached goal *sets* the reward to 1 if it is the wanted one, otherwise to -1,
+    and ends the episode. One area in nine has the sensor names of the area in Unity's scene that uses a render texture.
 
-    The mask goes by the grid that the agent stands in. Unity reads `gridSize` for it, which makes a difference only
+    The mask depends on the current grid of the agent. Unity uses `gridSize` instead, which makes a difference only
     between a change of that parameter and the next episode.
     """
 
@@ -170,7 +171,7 @@ class GridWorld(Scene):
             agents.request_decision(agents.rows)
 
     def cell(self, areas: Array) -> Array:
-        """Return the cells that the agents stand on."""
+        """Return the cells of the agents."""
         cells: Array = self.position[areas, 0] * self.size[areas] + self.position[areas, 1]
         return cells
 
@@ -219,7 +220,7 @@ class GridWorld(Scene):
         self.wanted[areas] = rng.integers(_PLUS, _EX + 1, len(areas))
 
     def render(self, area: int) -> Array:
-        """Return the grid from above; the disc in the agent has the color of the goal that it shall walk to."""
+        """Return an image of the grid from above; the disc in the agent has the color of the wanted goal."""
         size = int(self.size[area])
         canvas = drawing.Canvas(-1, -1, size, size, color=drawing.WALL)
         canvas.rectangle((size - 1) / 2, (size - 1) / 2, size / 2, size / 2, drawing.FLOOR)
@@ -237,7 +238,7 @@ class GridWorld(Scene):
 
 @kernel
 def _forbidden_moves(areas: Array, size: Array, position: Array) -> Array:
-    """Which moves lead out of the grids of `areas`, bool (k, moves)."""
+    """Return which moves leave the grids of `areas`, bool (k, moves)."""
     forbidden = np.empty((len(areas), len(_MOVES)), np.bool_)
     for k, area in enumerate(areas):
         for move in range(len(_MOVES)):
@@ -260,13 +261,13 @@ def _walk(
     """Move agents and give their rewards.
 
     :param rows: Rows of the agents in `moves` and `reward`, int (k).
-    :param areas: Their areas, int (k).
+    :param areas: Areas of the agents, int (k).
     :return: Rows of the agents that have reached a goal.
     """
     ends = np.zeros(len(rows), np.bool_)
     for k in range(len(rows)):
         row, area = rows[k], areas[k]
-        for axis in range(2):  # a wall holds the agent back
+        for axis in range(2):  # walls stop the agent
             target = position[area, axis] + _MOVES[moves[row, 0], axis]
             position[area, axis] = min(max(target, 0), size[area] - 1)
         goal = goals[area, position[area, 0] * size[area] + position[area, 1]]

@@ -1,4 +1,4 @@
-"""Hallway: an agent sees one of two symbols, and has to remember it until it stands before two goals with symbols."""
+"""Hallway: an agent sees one of two symbols and must choose the goal with the same symbol at the end of the hallway."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from unity_gym.scenes.sensors.sensor import Sensor, StackingSensor, VectorSensor
 from unity_gym.scenes.shapes import Shapes
 from unity_gym.specs import ActionSpec, Array
 
-_SPEED = 1.5  # m/s that a push adds in a tick
-_TURN = np.radians(3)  # a tick
+_SPEED = 1.5  # m/s that a push adds per tick
+_TURN = np.radians(3)  # per tick
 _MOVES = np.array([[0, 0, 0], [_SPEED, 0, 0], [-_SPEED, 0, 0], [0, 0, _TURN], [0, 0, -_TURN]])  # ahead, right, turn
 _MAX_STEP = 3000
 _STACKS = 3
 _MIDDLE = 0.015  # x of the room, m
-_AWAY = 1000.0  # m, how far below the room the symbol is that is not shown
+_AWAY = 1000.0  # m that the hidden symbol is below the room
 _GOAL_SIDE = 7.0  # m from the middle
 _SYMBOLS = ("O", "X")
 _GOALS = ("pad O", "pad X", "sign O", "sign X")
 _AGENT = 0
 _SYMBOL, _PAD, _SIGN = slice(1, 3), slice(3, 5), slice(5, 7)  # with O, with X
-_SUM = 2  # how the client puts statistics together
+_SUM = 2  # aggregation of the client's statistics
 
 
 class Hallway(Scene):
-    """16 areas with an agent each. Each tick costs 1/3000; the right goal pays 1, the wrong one -0.1, and both end.
+    """16 areas with one agent each.
 
-    A goal is a flat pad and a sign behind it. Contacts turn the agent, who keeps spinning over the end of an episode
-    until it lands, as in Unity.
+    Each tick gives a reward of -1/3000. The right goal gives 1, the wrong one -0.1; both end the episode. A goal is a
+    flat pad and a sign behind it. As in Unity, contacts turn the agent, and its spin continues in the next episode
+    until the agent lands.
     """
 
     default_areas = 16
@@ -61,7 +62,7 @@ class Hallway(Scene):
         academy.parameters.watch("gravity", self._set_gravity)
         self.walkers = Walkers(self.bodies, 1)
         self.symbol = np.zeros(areas, np.int64)
-        """Index of the symbol that is shown: O, X."""
+        """Index of the visible symbol: O, X."""
         self.agents = Agents(
             academy,
             areas,
@@ -98,7 +99,7 @@ class Hallway(Scene):
         self.symbol[rows] = shown = rng.integers(2, size=n)
         shapes.center[1, rows, _SYMBOL] = 2 - _AWAY
         shapes.center[1, rows, 1 + shown] = 2
-        # Unity's script leaves the X in the middle and moves only the O to a side.
+        # Unity's script leaves the X in the middle and moves only the O sideways.
         shapes.center[0, rows, 1 + shown] = _MIDDLE + np.where(shown == 0, rng.uniform(-3, 3, n), 0)
         shapes.center[2, rows, 1 + shown] = rng.uniform(-5, 5, n)
 
@@ -115,7 +116,7 @@ class Hallway(Scene):
             self._count(correct=0, wrong=0)
 
     def _count(self, **goals: float) -> None:
-        """Send how many goals were reached; Unity's script sends zeros at each reset, too."""
+        """Send the number of reached goals; Unity's script sends zeros at each reset, too."""
         for name, value in goals.items():
             self.academy.communicator.add_statistic(f"Goal/{name.capitalize()}", value, _SUM)
 

@@ -1,4 +1,4 @@
-"""Match3: swap two neighboring cells of a board so that three or more of a color stand in line; they vanish."""
+"""Match3: swap two neighboring cells of a board to line up three or more of one color, which then disappear."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _HEURISTICS = "Match3SmartHeuristic", "Match3SimpleHeuristic"
 
 _COLORS = 6
 _SPECIALS = 3  # 0: a plain cell
-_SHARE_OF_TWO, _SHARE_OF_ONE = 0.1, 0.3  # of cells of special type 2; of type 2 or 1
+_SHARE_OF_TWO, _SHARE_OF_ONE = 0.1, 0.3  # shares of cells of special type 2, and of type 2 or 1
 _REWARD_PER_POINT = 0.01
 _MAX_MOVES = 500
 _LEAST = 6  # rows and columns, by default
-_SMALLEST = 3  # rows and columns that may be asked for; much smaller boards have no moves
+_SMALLEST = 3  # least valid numbers of rows and columns; much smaller boards have no moves
 _OUTSIDE = -1  # color and special type of what is outside the board
-_EMPTY = -2  # color of a cell that is to be filled
+_EMPTY = -2  # color of a cell to be filled
 
 _DISCS = (drawing.RED, drawing.GREEN, drawing.BLUE, drawing.YELLOW, drawing.PURPLE, drawing.ORANGE)
 
-_MARGIN = 2  # cells of the outside around a board, so that every line test stays in the array
+_MARGIN = 2  # cells outside a board on each side, so that every line test stays in the array
 _UP, _RIGHT = COLUMNS + 2 * _MARGIN, 1  # steps in the flat array of a board with its margin
 
 
 def _moves() -> tuple[Array, Array]:
-    """Where the pieces of each move stand and what their line tests look at, as indices into a board with its margin.
+    """Return the cells of each move and those of its line tests, as indices into a board with its margin.
 
     The moves are in Unity's order: first (row, column) with its right neighbor, then with the one above.
 
-    :return: the two cells (2, moves) and, per step from a piece's new place, direction and piece, the cells that make
-        a line with it (2, 3, 2, moves). The first direction goes on along the move, the others go to its sides
+    :return: Cells of a move (2, moves), and, per step from a piece's new position, direction and piece, the cells that
+        make a line with it (2, 3, 2, moves). The first direction continues the move, the others are perpendicular.
     """
     index = np.arange(_UP * (ROWS + 2 * _MARGIN)).reshape(-1, _UP)[_MARGIN:-_MARGIN, _MARGIN:-_MARGIN]
     first = np.concatenate([index[:, :-1].ravel(), index[:-1].ravel()])
     move = np.repeat([_RIGHT, _UP], [index[:, :-1].size, index[:-1].size])
     side = np.where(move == _RIGHT, _UP, _RIGHT)
     cells = np.stack([first, first + move])
-    ahead = np.stack([move, -move])  # of the piece that stands on the first cell, of the other
+    ahead = np.stack([move, -move])  # of the piece on the first cell, of the other one
     directions = np.stack([ahead, np.stack([side, side]), np.stack([-side, -side])])
     return cells, np.stack([cells[::-1] + steps * directions for steps in (1, 2)])
 
@@ -63,7 +63,7 @@ class Boards:
     `color` (0 to 5) and `special` type (0 to 2) are int8 (n, 9, 8), row 0 at the bottom, -1 outside a smaller board.
 
     :param count: Number of boards.
-    :param rng: Source of new cells.
+    :param rng: Random generator of new cells.
     """
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
@@ -76,7 +76,7 @@ class Boards:
         self._flat_colors, self._flat_specials = colors.reshape(count, -1), specials.reshape(count, -1)
 
     def lay_out(self, boards: Array, rows: Array, columns: Array) -> None:
-        """Make new boards of `rows` × `columns` cells, int (k) each, with no line on them."""
+        """Make new boards of `rows` × `columns` cells, int (k) each, without lines."""
         inside = (np.arange(ROWS)[:, np.newaxis] < rows[:, np.newaxis, np.newaxis]) & (
             np.arange(COLUMNS) < columns[:, np.newaxis, np.newaxis]
         )
@@ -84,21 +84,21 @@ class Boards:
         self.shuffle(boards)
 
     def shuffle(self, boards: Array) -> None:
-        """Fill the boards again, with no line on them."""
+        """Fill the boards again, without lines."""
         self.color[boards] = np.where(self.color[boards] == _OUTSIDE, _OUTSIDE, _EMPTY)
         self._fill(boards)
         self.resolve(boards)
 
     def _fill(self, boards: Array) -> None:
-        """Put new cells where boards are empty."""
+        """Fill the empty cells of boards at random."""
         count = np.count_nonzero(self.color[boards] == _EMPTY)
         colors, chances = self._rng.integers(0, _COLORS, count), self._rng.random(count)
         _fill_in(self.color, self.special, boards, colors, chances)
 
     def resolve(self, boards: Array) -> Array:
-        """Clear all lines, let what is above fall and fill up from above, until there is no line.
+        """Clear all lines, let the cells above fall and fill up from above, until there is no line.
 
-        :return: Points of what was cleared, int (k).
+        :return: Points of the cleared cells, int (k).
         """
         points = np.zeros(len(boards), np.int64)
         which = np.arange(len(boards))
@@ -139,7 +139,7 @@ def _fill_in(color: Array, special: Array, boards: Array, colors: Array, chances
 
 @kernel
 def _clear_lines(color: Array, special: Array, boards: Array, rows: Array, points: Array) -> Array:
-    """Clear the lines of boards, let what is above fall, and add the points to `points[rows]`.
+    """Clear the lines of boards, let the cells above fall, and add the points to `points[rows]`.
 
     :return: Whether there was a line, bool (k).
     """
@@ -148,7 +148,7 @@ def _clear_lines(color: Array, special: Array, boards: Array, rows: Array, point
     for k, board in enumerate(boards):
         _mark_lines(color[board], lines)
         for column in range(COLUMNS):
-            free = 0  # the lowest row of the column to which something can fall
+            free = 0  # lowest row of the column to which a cell can fall
             for row in range(ROWS):
                 if color[board, row, column] == _OUTSIDE:
                     break
@@ -182,7 +182,7 @@ def _mark_lines(color: Array, lines: Array) -> None:
 
 @kernel
 def _points_of_moves(colors: Array, specials: Array, boards: Array) -> Array:
-    """Return the points of all moves on boards, int (k, moves), 0 for those that are not allowed."""
+    """Return the points of all moves on boards, int (k, moves), 0 for invalid ones."""
     points = np.zeros((len(boards), MOVES), np.int64)
     for k, board in enumerate(boards):
         color, special = colors[board], specials[board]
@@ -195,7 +195,7 @@ def _points_of_moves(colors: Array, specials: Array, boards: Array) -> Array:
 
 @kernel
 def _points_of(color: Array, special: Array, move: int, piece: int) -> int:
-    """Return the points of the lines that one of the two cells of a move makes at its new place."""
+    """Return the points of the lines that one of the two cells of a move makes at its new position."""
     cell = _CELLS[piece, move]
     count, worth = np.zeros(3, np.int64), np.zeros(3, np.int64)  # of the cells of its color in each direction
     for direction in range(3):
@@ -215,7 +215,7 @@ def _points_of(color: Array, special: Array, move: int, piece: int) -> int:
 
 @kernel
 def _one_hot(cells: Array, boards: Array, kinds: int) -> Array:
-    """Return what is on each cell of boards, bool (k, 9, 8, kinds), all False outside the board."""
+    """Return the contents of each cell of boards, bool (k, 9, 8, kinds), all False outside the board."""
     flags = np.zeros((len(boards), ROWS, COLUMNS, kinds), np.bool_)
     for k, board in enumerate(boards):
         for row in range(ROWS):
@@ -228,21 +228,20 @@ def _one_hot(cells: Array, boards: Array, kinds: int) -> Array:
 class Match3(Scene):
     """Twelve boards with Unity's four behaviors.
 
-    State: `boards`, `valid` moves of each (bool, n × 127), and the `moves` that it has been asked for in this
-    episode.
+    State: `boards`, `valid` moves of each (bool, n × 127), and the number of `moves` requested in this episode.
 
-    An episode is 499 moves long. Each cell that a move clears, in all steps of its cascade, pays 0.01 and as much again
-    for each level of its special type; that is paid in the tick after the move. The two heuristic behaviors make greedy
-    moves, whatever the client says.
+    An episode is 499 moves long. Each cell that a move clears, in all steps of its cascade, gives a reward of 0.01, and
+    0.01 more per level of its special type. The tick after the move gives it. The two heuristic behaviors make greedy
+    moves, independent of the client's actions.
 
-    An episode's board has 6 to 9 rows and 6 to 8 columns, drawn again for each. The parameters `minRows` and
-    `minColumns` set the least numbers: 9 and 8 give the full board, on which Unity's published results were got. In
-    Unity these numbers are settings of the board, not parameters.
+    An episode's board has 6 to 9 rows and 6 to 8 columns, drawn at random per episode. The parameters `minRows` and
+    `minColumns` set the least numbers: 9 and 8 give the full board, on which Unity's published results were measured.
+    In Unity, these numbers are settings of the board, not parameters.
     """
 
     default_areas = 12
     behaviors: ClassVar = (*[_VECTOR] * 4, *[_VISUAL] * 4, *[_HEURISTICS[0]] * 2, *[_HEURISTICS[1]] * 2)
-    """Of the first boards; those that follow start again at the front."""
+    """Behaviors of the first boards; further boards repeat them from the start."""
 
     def __init__(self, academy: Academy, areas: int) -> None:
         super().__init__(academy, areas)
@@ -254,7 +253,7 @@ class Match3(Scene):
         self.kinds = [self._agents(name, np.flatnonzero(names == name)) for name in dict.fromkeys(names.tolist())]
 
     def _agents(self, behavior: str, boards: Array) -> tuple[Agents, Array]:
-        """Return the agents of a behavior, and the boards they play on."""
+        """Return the agents of a behavior, and the indices of their boards."""
         greedy = self.greedy_moves if behavior in _HEURISTICS else None
         agents = Agents(
             self.academy,
@@ -272,7 +271,7 @@ class Match3(Scene):
         return agents, boards
 
     def _sensor(self, name: str, behavior: str, boards: Array, cells: Array, kinds: int) -> Sensor:
-        """Return what stands on each cell, one-hot over its `kinds`; all zeros outside the board."""
+        """Return a sensor of the contents of each cell, one-hot over its `kinds`; all zeros outside the board."""
         name = f"Match3 Sensor ({name})"
 
         if behavior == _VISUAL:
@@ -287,9 +286,9 @@ class Match3(Scene):
         )
 
     def before_step(self) -> None:
-        """Settle the boards, pay for it, and ask for the next moves. The 500th request ends the episode instead."""
+        """Resolve the boards, give rewards and request the next moves; the 500th request ends the episode instead."""
         if not self._has_started:
-            return  # the boards are laid out in the academy's first step
+            return  # the boards are filled in the academy's first step
         every = np.arange(self.areas)
         points = self.boards.resolve(every)
         self.valid = self.boards.valid_moves(every)
@@ -309,7 +308,7 @@ class Match3(Scene):
         self.boards.swap(boards[allowed], moves[allowed])
 
     def greedy_moves(self, boards: Array) -> Array:
-        """Return an int array (k): for each board the move whose own lines give most points.
+        """Return the move of each board whose own lines give most points, int (k).
 
         Cascades do not count; ties are broken at random.
         """
@@ -333,7 +332,7 @@ class Match3(Scene):
         return self.academy.rng.integers(least, greatest + 1)
 
     def render(self, area: int) -> Array:
-        """Return the board; cells of special types have one or two rings."""
+        """Return an image of the board; cells of special types have one or two rings."""
         canvas = drawing.Canvas(-1, -1, COLUMNS, ROWS, color=drawing.FLOOR)
         for (row, column), color in np.ndenumerate(self.boards.color[area]):
             if color != _OUTSIDE:
@@ -344,12 +343,12 @@ class Match3(Scene):
 
 
 class Match3Vector(Match3):
-    """Boards that are all seen as numbers."""
+    """Boards whose agents all have vector observations."""
 
     behaviors = (_VECTOR,)
 
 
 class Match3Visual(Match3):
-    """Boards that are all seen as images."""
+    """Boards whose agents all have image observations."""
 
     behaviors = (_VISUAL,)

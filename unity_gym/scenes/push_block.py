@@ -19,14 +19,16 @@ _MAX_STEP = 5000
 _JUMP = 20.0  # m/s
 _JUMP_PAUSE, _JUMP_TIME = 3.0, 0.5  # s
 _PRESS = 60.0  # m/s² downwards
-_CLEARANCE = 2.5  # m around a place to start
+_CLEARANCE = 2.5  # m around a starting position
 
 
 class PushBlock(Scene):
-    """32 areas with an agent and a block each. Each tick costs 1/5000; the block's touch of the goal pays 5 and ends.
+    """32 areas with one agent and one block each.
 
-    Areas are kept as seen from above with the goal at the bottom (-z). Unity turns an area by right angles at a reset,
-    with all that is in it, which no agent can notice.
+    Each tick gives a reward of -1/5000. When the block touches the goal, the reward is 5 and the episode ends.
+
+    Areas are stored as seen from above with the goal at the bottom (-z). Unity rotates an area with all its contents by
+    right angles at a reset, which agents cannot observe.
     """
 
     default_areas = 32
@@ -102,7 +104,7 @@ class PushBlock(Scene):
             self.bodies.ground_friction[kind, rows] = (ground + FRICTION)[:, np.newaxis]
         self.shapes.half[::2, rows, 1] = parameters.column("block_scale", 2, n) / 2
         self.bodies.drag[rows, 1] = parameters.column("block_drag", 0.5, n)
-        for thing in (1, 0):  # the block before the agent, who keeps away from it
+        for thing in (1, 0):  # the block before the agent, whose start keeps a distance from it
             spawn(self.shapes, self.academy.rng, rows, thing, _CLEARANCE)
         self.bodies.velocity[:, rows] = 0
 
@@ -132,18 +134,18 @@ class PushBlock(Scene):
 
 
 class PushBlockWithInput(PushBlock):
-    """PushBlock in Unity's newer input system: two axes (turn, drive) and a button to jump, between walls of 24 m.
+    """PushBlock in Unity's newer input system: two axes (turn, drive) and a jump button, between walls of 24 m.
 
-    Of the axes the larger one counts: the first turns, by its sign alone, the second drives. A jump is possible every
-    3 s; while none is under way, a strong force presses the agent down. As in Unity, an action is an input event that
+    Only the larger one of the axes counts: the first turns by its sign, the second drives. A jump is possible every
+    3 s; between jumps, a strong force presses the agent down. As in Unity, an action is an input event that
     the next tick reads: it acts one tick late.
     """
 
     wall_height = 24.0
 
     def __init__(self, academy: Academy, areas: int) -> None:
-        self._events = np.zeros((areas, 3))  # turn, drive and button, which the next tick reads
-        self._axes = np.zeros((areas, 2))  # turn and drive, as read
+        self._events = np.zeros((areas, 3))  # turn, drive and button for the next tick
+        self._axes = np.zeros((areas, 2))  # turn and drive of this tick
         self._pressed = np.zeros(areas, bool)
         self._cooldown = np.zeros(areas)  # s
         self._rising = np.zeros(areas, np.float32)  # s
@@ -158,7 +160,7 @@ class PushBlockWithInput(PushBlock):
         self.agents.reward[rows] -= 1 / _MAX_STEP
 
     def before_step(self) -> None:
-        """Read the events of the tick before; a press jumps."""
+        """Read the events of the previous tick; a press starts a jump."""
         self._axes[:] = self._events[:, :2]
         pressed = self._events[:, 2] == 1
         jumps = pressed & ~self._pressed & (self._cooldown <= 0)

@@ -1,4 +1,4 @@
-"""Pyramids: an agent presses a switch, and knocks over the pyramid that appears then to get the gold on its top."""
+"""Pyramids: an agent presses a switch, which makes a pyramid appear, and topples it to get the gold on its top."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from unity_gym.scenes.sensors.sensor import Sensor, VectorSensor
 from unity_gym.scenes.shapes import Shapes
 from unity_gym.specs import ActionSpec, Array
 
-_SPEED = 2.0  # m/s that a push adds in a tick
-_TURN = np.radians(4)  # a tick
+_SPEED = 2.0  # m/s that a push adds per tick
+_TURN = np.radians(4)  # per tick
 _MOVES = np.array([[0, 0, 0], [_SPEED, 0, 0], [-_SPEED, 0, 0], [0, 0, _TURN], [0, 0, -_TURN]])  # ahead, right, turn
 _MAX_STEP = 5000
 _GRAVITY = 9.81  # m/s²
@@ -25,13 +25,13 @@ _AGENT_MASS = 25.0  # kg
 # Bricks weigh 2 kg in Unity. These never turn and so jam less: 6 kg slow an agent as in Unity's demonstration.
 _BRICK_MASS = 6.0
 _HALF = 0.5  # m, half of an edge of an agent and of a brick
-_DROP = 2.0  # m, height at which agents start
+_DROP = 2.0  # m, starting height of the agents
 
 _ZONES = np.array([(x, z) for z in (-30.0, 0.0, 30.0) for x in (-30.0, 0.0, 30.0)])
-_ZONE_SPREAD = 25 / 2.1  # m around the middle of a zone where things may be
+_ZONE_SPREAD = 25 / 2.1  # m around the middle of a zone in which things are placed
 _STONE_PYRAMIDS = 6
 
-# x from, to, z from, to, height.
+# Limits along x and z, and height.
 _WALLS = (
     (49.5, 50.5, -50.6, 50.1, 5.0),
     (-50.5, -49.5, -50.6, 50.1, 5.0),
@@ -67,13 +67,14 @@ _BRICKS = np.array(
 
 _AGENT, _SWITCH, _BUTTON, _GOLD = range(4)
 _HEAP = slice(_GOLD, _GOLD + len(_BRICKS))
-_STONES = slice(_HEAP.stop, _HEAP.stop + 4 * _STONE_PYRAMIDS)  # the layers of a pyramid are neighbors
+_STONES = slice(_HEAP.stop, _HEAP.stop + 4 * _STONE_PYRAMIDS)  # the layers of a pyramid are consecutive
 
 
 class Pyramids(Scene):
-    """16 areas with an agent each. Each tick costs 1/5000, the touch of the gold pays 2 and ends.
+    """16 areas with one agent each.
 
-    Pyramids stand at once instead of falling by 2 m. Those of stones do not move, and each of their layers is one box.
+    Each tick gives a reward of -1/5000. When the agent touches the gold, the reward is 2 and the episode ends. Pyramids
+    appear in place instead of falling by 2 m. Those of stones are static, and each of their layers is one box.
     """
 
     default_areas = 16
@@ -152,7 +153,7 @@ class Pyramids(Scene):
         return np.stack([self._is_on[rows], cos * x - sin * z, y, sin * x + cos * z], axis=1)
 
     def _places(self, rows: Array, part: int) -> Array:
-        """Random places in the zones of a part of the episodes, x and z (2, k)."""
+        """Return random positions in the zones of a part of the episodes, x and z (2, k)."""
         spread = self.academy.rng.uniform(-_ZONE_SPREAD, _ZONE_SPREAD, (len(rows), 2))
         return np.asarray((_ZONES[self._zones[rows, part]] + spread).T)
 
@@ -171,14 +172,14 @@ class Pyramids(Scene):
             self._build(rows, slice(first, first + 4), LAYERS, self._places(rows, 3 + pyramid))
 
     def _build(self, rows: Array, columns: slice, parts: Array, root: Array) -> None:
-        """Put things (parts, 3) around their roots (2, k)."""
+        """Place things (parts, 3) around their roots (2, k)."""
         center = self.shapes.center
         center[0, rows, columns] = root[0][:, np.newaxis] + parts[:, 0]
         center[1, rows, columns] = parts[:, 1]
         center[2, rows, columns] = root[1][:, np.newaxis] + parts[:, 2]
 
     def _set_switch(self, rows: Array, on: bool) -> None:
-        """Switch on or off, and with that the pyramid of bricks."""
+        """Switch the switch on or off, which shows or hides the pyramid of bricks."""
         self._is_on[rows] = on
         self.shapes.tag[rows, _SWITCH] = self._switch_tags[on]
         self.shapes.visible[rows, _HEAP] = on

@@ -1,4 +1,4 @@
-"""SoccerTwos and StrikersVsGoalie: two teams play football, and only goals pay."""
+"""SoccerTwos and StrikersVsGoalie: two teams play football; almost all rewards are for goals."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from unity_gym.scenes.sensors.sensor import Sensor, StackingSensor
 from unity_gym.scenes.shapes import Shapes
 from unity_gym.specs import ActionSpec, Array
 
-_SPEED = 2.0  # m/s that a push of 1 adds in a tick
+_SPEED = 2.0  # m/s that a push of 1 adds per tick
 _TURN = float(np.radians(2))  # per tick
-_SIGNS = np.array([0.0, 1.0, -1.0])  # of the choices of a branch: nothing, one way, the other
-_START = 5.0  # m; players start up to so far before or behind their places
+_SIGNS = np.array([0.0, 1.0, -1.0])  # direction of a branch index
+_START = 5.0  # m; starting positions are shifted forward or backward by up to this distance
 _BALL_START = 2.5  # m from the middle, along either axis
-_LOOKING = np.radians([80, 100])  # yaw at the start, to the other side's goal
+_LOOKING = np.radians([80, 100])  # yaw at the start, to the opponents' goal
 _MAX_TICKS = 5000
-_TOUCH = 0.2  # of the parameter ball_touch, for a touch
+_TOUCH = 0.2  # reward of a touch, times the parameter ball_touch
 _RAY_HEIGHT = 0.5  # m above the players' centers
 _COLORS = ("blue", "purple")
 _Point: TypeAlias = tuple[float, float, float]
 
 
 class Fan(NamedTuple):
-    """A sensor of rays.
+    """A ray sensor.
 
-    Its name, what it sees, how many rays it has on each side of the middle one and how far to the side they go
-    (degrees), and whether it looks back.
+    Its name, its tags, the number of rays on each side of the middle one, the angle to the outermost rays (degrees),
+    and whether it looks backward.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Fan(NamedTuple):
 class Team(NamedTuple):
     """The properties of the players of a team.
 
-    Speeds are in pushes of 2 m/s a tick; `existence` is the pay for each tick; `places` where they start (x, z),
-    to some meters along x.
+    Speeds are in pushes of 2 m/s per tick; `existence` is the reward per tick; `places` are the starting positions
+    (x, z), which vary by some meters along x.
     """
 
     behavior: str
@@ -66,11 +66,11 @@ class Team(NamedTuple):
 class Soccer(Scene):
     """Football on pitches with two goals.
 
-    A goal pays the team that scores 1, less the share of 5000 ticks that have passed, costs the other one 1, and
-    ends the episode of both.
+    A goal gives the scoring team a reward of 1, reduced by the share of 5000 ticks that have passed, and the other team
+    -1. It ends the episode of both.
 
-    State: `shapes`, of which the players (blue first) and then the ball are the first, `pitch`, and `ticks` (areas). A
-    reset that the client commands changes no positions, as in Unity.
+    State: `shapes`, which start with the players (blue first) and then the ball, `pitch`, and `ticks` (areas). A reset
+    that the client commands changes no positions, as in Unity.
     """
 
     teams: ClassVar[tuple[Team, Team]]
@@ -87,8 +87,8 @@ class Soccer(Scene):
         self._power = np.zeros((areas, self._ball), bool)  # whether a touch of the ball kicks it
         self._touch_pay = np.zeros((areas, self._ball))
         self._has_started = False
-        # Unity's order of the teams is not known. PettingZoo's api_test fails where the first agent sees a dict and
-        # another one does not, so the goalie, who has one sensor, comes first.
+        # Unity's order of the teams is unknown. PettingZoo's api_test fails if the first agent has a dict
+        # observation and another one does not, so the goalie, which has one sensor, comes first.
         purple, blue = self._agents(1), self._agents(0)
         self.agents = (blue, purple)
         for area in range(areas):
@@ -101,7 +101,7 @@ class Soccer(Scene):
         self.pitch.gravity = value
 
     def _build(self, areas: int) -> Shapes:
-        """Return the players, the ball, and what stands around the pitch."""
+        """Return the players, the ball, and the surroundings of the pitch."""
         names = [
             f"{color} {i}" for color, team in zip(_COLORS, self.teams, strict=True) for i in range(len(team.places))
         ]
@@ -175,7 +175,7 @@ class Soccer(Scene):
         self._touch_pay[area, column] = _TOUCH * self.academy.parameters.column("ball_touch", 0, len(area))
 
     def _start(self, areas: Array) -> None:
-        """Place players and balls in areas (int, k) and count their ticks from zero."""
+        """Place players and balls in areas (int, k) and reset their tick counts."""
         rng, shapes, n = self.academy.rng, self.shapes, len(areas)
         for team, columns, sign in zip(self.teams, self._columns, (1, -1), strict=True):
             places = np.array(team.places)
@@ -226,7 +226,7 @@ class Soccer(Scene):
             self._end(scored, (1, 0), interrupted=False)
 
     def render(self, area: int) -> Array:
-        """From above: blue and purple players, lines towards where they look, their goals at the left and right."""
+        """Return an image from above: blue and purple players with lines in their directions, goals left and right."""
         shapes = self.shapes
         canvas = Canvas(-18, -9, 18, 9, pixels=540)
         canvas.rectangle(0, 0, pitch.GOAL_LINE, pitch.SIDE, FLOOR)
@@ -261,10 +261,10 @@ def _move(
     velocity: Array,
     power: Array,
 ) -> None:
-    """One tick of the players of a team, which are `number` columns from `first` on.
+    """Apply one tick of actions of the `number` players of a team, whose indices start at `first`.
 
     :param rows: Rows of the agents in `actions`, int (k).
-    :param speeds: What a push adds ahead and aside, in m/s.
+    :param speeds: Speeds that a push adds ahead and sideways, in m/s.
     """
     for row in rows:
         area, column = row // number, first + row % number
@@ -279,7 +279,7 @@ def _move(
 
 
 def _both_sides(color: str, tags: tuple[str, ...]) -> tuple[Fan, ...]:
-    """Eleven rays ahead and three back."""
+    """Return eleven rays ahead and three behind."""
     name = f"{color.capitalize()}RayPerceptionSensor"
     return Fan(name, tags, 5, 60), Fan(f"{name}Reverse", tags, 1, 45, backward=True)
 
@@ -299,7 +299,7 @@ class SoccerTwos(Soccer):
 
 
 class StrikersVsGoalie(Soccer):
-    """Eight pitches with two strikers, whose time costs, against a goalie, whose time pays. One goal is walled up."""
+    """Eight pitches with two strikers (negative reward per tick) and a goalie (positive one). One goal is walled up."""
 
     default_areas = 8
     blocked = True

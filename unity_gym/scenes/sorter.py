@@ -16,28 +16,29 @@ from unity_gym.scenes.sensors.sensor import Sensor, StackingSensor, VectorSensor
 from unity_gym.scenes.shapes import Shapes
 from unity_gym.specs import ActionSpec, Array, DimensionProperty
 
-_TILES = 20  # numbers, and places around the room
-_SPEED = 2.0  # m/s that a push adds in a tick
-_TURN = np.radians(4)  # a tick
-_SIGNS = (0.0, 1.0, -1.0)  # of the choices of a branch: nothing, one way, the other
+_TILES = 20  # numbers, and positions around the room
+_SPEED = 2.0  # m/s that a push adds per tick
+_TURN = np.radians(4)  # per tick
+_SIGNS = (0.0, 1.0, -1.0)  # direction of a branch index
 _MAX_STEP = 5000
-_RADIUS = 20.5  # m from the middle of the room to those of tiles
+_RADIUS = 20.5  # m from the middle of the room to the middles of tiles
 _WALL_SIDES = 48
 _WALL_RADIUS = 19.943  # m, to the middle of each of the wall's sides
 _UNIT = 20.0  # m
 _START_HEIGHT = 1.21  # m above the floor
-_HEIGHT = 2.05  # m, of the middle of a tile
-_AWAY = 1000.0  # m, how far below the room the tiles are that are not there
-_ANGLES = np.arange(_TILES) * (2 * np.pi / _TILES)  # of the places, as yaw
+_HEIGHT = 2.05  # m, height of the middle of a tile
+_AWAY = 1000.0  # m that absent tiles are below the room
+_ANGLES = np.arange(_TILES) * (2 * np.pi / _TILES)  # of the positions, as yaw
 _AGENT = 0
 _TILE_COLUMNS = slice(1, 1 + _TILES)
 
 
 class Sorter(Scene):
-    """8 areas with an agent each. Each tick costs 1/5000; the right tile pays 1, a wrong one costs 1 and ends.
+    """8 areas with one agent each.
 
-    An episode has 1 to `num_tiles` tiles with different numbers from 1 to 20. It also ends with the last of them. The
-    wall has 48 sides.
+    Each tick gives a reward of -1/5000 and the right tile 1; a wrong one gives -1 and ends the episode. An episode has
+    1 to `num_tiles` tiles with different numbers from 1 to 20, and also ends with the last of them. The wall has 48
+    sides.
     """
 
     default_areas = 8
@@ -62,7 +63,7 @@ class Sorter(Scene):
         academy.parameters.watch("gravity", self._set_gravity)
         self.walkers = Walkers(self.bodies, 1)
         self.present = np.zeros((areas, _TILES), bool)
-        """bool (areas, numbers - 1): the tiles of the episode; `visited`: those that the agent has touched."""
+        """Tiles of the episode, bool (areas, numbers - 1); `visited` are those that the agent has touched."""
         self.visited = np.zeros((areas, _TILES), bool)
         self._changes = np.zeros((areas, 3))
         self.agents = Agents(
@@ -93,9 +94,10 @@ class Sorter(Scene):
         ]
 
     def _observe_tiles(self, rows: Array) -> Array:
-        """Of each tile that is there, in the order of their numbers: its number, where it is, whether it was touched.
+        """Return number, position and touch flag of each present tile, in the order of the numbers.
 
-        The number is a flag at the index of the number. As in Unity's script, that of 20 gets lost under the place.
+        The number is a flag at the index of the number. As in Unity's script, the position overwrites the flag of
+        number 20.
         """
         center, present = self.shapes.center, self.present[rows]
         tiles = np.zeros((len(rows), _TILES, _TILES + 3), np.float32)
@@ -147,7 +149,7 @@ class Sorter(Scene):
             self.agents.end_episode(ended)
 
     def render(self, area: int) -> Array:
-        """Return the paler a tile, the higher its number; touched ones are green, the next one has a red rim."""
+        """Return an image with paler tiles for higher numbers; touched ones are green, the next one has a red rim."""
         shapes = self.shapes
         canvas = Canvas(-22.5, -22.5, 22.5, 22.5, color=WALL)
         canvas.disc(0, 0, _WALL_RADIUS + 0.2, FLOOR)
@@ -169,10 +171,10 @@ class Sorter(Scene):
 
 @inner_kernel
 def _read_actions(rows: Array, actions: Array, changes: Array) -> None:
-    """Write what the actions of agents change to the first rows of `changes`, as `Walkers.push` takes it."""
+    """Write the effects of the agents' actions to the first rows of `changes`, in the format of `Walkers.push`."""
     for k in range(len(rows)):
         forward, side, turn = actions[rows[k], 0], actions[rows[k], 1], actions[rows[k], 2]
-        # A step to a side replaces one forward or backward.
+        # A sideways step replaces one forward or backward.
         changes[k, 0] = _SPEED * _SIGNS[forward] if side == 0 else 0.0
         changes[k, 1] = _SPEED * _SIGNS[side]
         changes[k, 2] = -_TURN * _SIGNS[turn]

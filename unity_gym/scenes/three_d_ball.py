@@ -1,7 +1,7 @@
 """3DBall and 3DBallHard: a cube tilts about two axes to keep a ball from rolling off its top.
 
-The platform has no body: its tilt is set, so it gives the ball no surface velocity and carries no impulse. That makes
-the ball's mass cancel out of its motion; the parameter `mass` therefore has nothing to act on here.
+The platform is no rigid body: its tilt is set, so it gives the ball no surface velocity and carries no impulse. So
+the ball's mass has no effect on its motion, and neither has the parameter `mass`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPHERE_INERTIA = 0.4  # of m r²
 _ROLLING = 1 / (1 + 1 / _SPHERE_INERTIA)  # the share of the slip whose removal makes the ball roll
 _ANGULAR_DRAG = 0.01  # 1/s
 _CONTACT_OFFSET = 0.02  # m; surfaces that are nearer get a contact (0.01 m for each)
-_DEPENETRATION = 10 * _TICK  # m a tick
+_DEPENETRATION = 10 * _TICK  # m per tick
 _CAMERA = follow(np.array([0, 0.8, 0]), np.array([0.35, 0, 1]), distance=9.5, height=5)
 
 
@@ -39,7 +39,7 @@ _Quaternion = tuple[float, float, float, float]  # w, x, y, z
 
 @inner_kernel
 def _turn_about_x(rotation: _Quaternion, half: float) -> _Quaternion:
-    """Turn about the local x axis; `half` of the angle in radians."""
+    """Rotate about the local x axis; `half` of the angle in radians."""
     w, x, y, z = rotation
     c, s = cos(half), sin(half)
     return c * w - s * x, c * x + s * w, c * y + s * z, c * z - s * y
@@ -47,7 +47,7 @@ def _turn_about_x(rotation: _Quaternion, half: float) -> _Quaternion:
 
 @inner_kernel
 def _turn_about_z(rotation: _Quaternion, half: float) -> _Quaternion:
-    """Turn about the local z axis; `half` of the angle in radians."""
+    """Rotate about the local z axis; `half` of the angle in radians."""
     w, x, y, z = rotation
     c, s = cos(half), sin(half)
     return c * w - s * z, c * x + s * y, c * y - s * x, c * z + s * w
@@ -111,10 +111,10 @@ def _act(rotation: Array, offset: Array, actions: Array, reward: Array) -> Array
 
 @inner_kernel
 def _roll(rotation: Array, offset: Array, velocity: Array, spin: Array, radius: Array, gravity: float) -> None:
-    """Move the balls by one tick: gravity, then one contact with friction at the platform's present tilt.
+    """Move the balls by one tick: gravity, then one contact with friction at the platform's current tilt.
 
-    The contact is inelastic, stops the approach before the surfaces meet, and takes back what they overlap. Its
-    friction acts against the slip of the ball's surface and turns it (Coulomb's law), up to rolling.
+    The contact is inelastic, stops the approach before the surfaces meet, and corrects overlaps. Its friction acts
+    against the slip of the ball's surface and turns the ball (Coulomb's law), up to rolling.
     """
     for area in range(len(radius)):
         r = radius[area]
@@ -153,20 +153,20 @@ def _roll(rotation: Array, offset: Array, velocity: Array, spin: Array, radius: 
 
 @inner_kernel
 def _beyond_platform(local: _Vector) -> _Vector:
-    """Return the vector from the platform's nearest point to a point, in its axes."""
+    """Return the vector from the platform's nearest point to a point, in the platform's axes."""
     x, y, z = local
     half = _HALF_PLATFORM
     return x - min(max(x, -half), half), y - min(max(y, -half), half), z - min(max(z, -half), half)
 
 
 class ThreeDBall(Scene):
-    """Twelve platforms with a ball each.
+    """Twelve platforms with one ball each.
 
-    State, one column an area: `rotation` of the platform (quaternion w, x, y, z), `offset` of the ball from the
-    platform's center (m), its `velocity` (m/s) and `spin` (rad/s), all world axes.
+    State, along the last axis one entry per area: `rotation` of the platform (quaternion w, x, y, z), `offset` of the
+    ball from the platform's center (m), its `velocity` (m/s) and `spin` (rad/s), all in world axes.
 
-    Each tick pays 0.1 if the ball is there and -1 if it is lost; as Unity's script it *sets* the reward, so a decision
-    of five ticks pays 0.1, too.
+    Each tick gives a reward of 0.1, or -1 if the ball is lost. As Unity's script *sets* the reward, a decision of five
+    ticks gives 0.1, too.
     """
 
     default_areas = 12
@@ -200,7 +200,7 @@ class ThreeDBall(Scene):
         self.gravity = value
 
     def sensors(self) -> list[Sensor]:
-        """Return what the agents observe: tilt (z, then x), the ball's offset and velocity."""
+        """Return the sensors of the tilt (z, then x) and of the ball's offset and velocity."""
         return [VectorSensor("VectorSensor_size8", 8, self._observe)]
 
     def _observe(self, rows: Array) -> Array:
@@ -214,7 +214,7 @@ class ThreeDBall(Scene):
         self.offset[0, rows] = rng.uniform(-1.5, 1.5, n)
         self.offset[1, rows] = 4
         self.offset[2, rows] = rng.uniform(-1.5, 1.5, n)
-        self.velocity[:, rows] = 0  # the spin stays as it is
+        self.velocity[:, rows] = 0  # the spin does not change
         if self.reads_scale_in_every_episode:
             self._read_scale(rows)
 
@@ -228,7 +228,7 @@ class ThreeDBall(Scene):
             agents.end_episode(lost)
 
     def render(self, area: int) -> Array:
-        """Return the platform and its ball in perspective, seen from a little above."""
+        """Return an image of the platform and its ball in perspective, from slightly above."""
         w, x, y, z = self.rotation[:, area]
         solids = Solids(2)
         half = (_HALF_PLATFORM,) * 3
@@ -241,13 +241,13 @@ class ThreeDBall(Scene):
 
 
 class ThreeDBallHard(ThreeDBall):
-    """The same without velocities: the agents see the last nine offsets and tilts."""
+    """3DBall without velocities: the agents observe the last nine offsets and tilts."""
 
     behavior = "3DBallHard"
     reads_scale_in_every_episode = False
 
     def sensors(self) -> list[Sensor]:
-        """Return the ball's offset, and the platform's tilt (z, then x), nine of each, the oldest first."""
+        """Return the sensors of the ball's offset and the platform's tilt (z, then x), the last nine of each."""
         member = "ObservableAttribute:Ball3DHardAgent"
         return [
             StackingSensor(

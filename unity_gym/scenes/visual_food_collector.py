@@ -1,9 +1,9 @@
-"""VisualFoodCollector: FoodCollector through the eyes of a camera.
+"""VisualFoodCollector: FoodCollector with camera observations.
 
-From Unity's scene: the behavior, four agents in an area, 84 × 84 pixels, the camera's place, its angle and background,
-the direction of the light, the sizes of eyes, mouths, headbands and laser beams, and that colors change for half a
-second after a meal. Guessed: the colors of all things, how bright the light is, the height of the walls, and that
-nothing throws shadows.
+From Unity's scene: the behavior, four agents per area, 84 × 84 pixels, the camera's position, angle and background,
+the direction of the light, the sizes of eyes, mouths, headbands and laser beams, and the change of colors for half a
+second after a meal. Estimated: the colors of all things, the brightness of the light, the height of the walls, and
+that there are no shadows.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _AHEAD = 0.15  # m, from an agent's center to its camera
 _SKY = np.array([119, 144, 155])
 _FLOOR: Color = (70, 73, 78)
 _WALL: Color = (137, 139, 143)
-_EFFECT_TICKS = 25  # for which a meal changes the color
+_EFFECT_TICKS = 25  # duration of the color change after a meal
 _LASER_LENGTH = 20.0  # m
-# What an agent is made of: center and half its extents, m, as seen from its own center.
+# The parts of an agent: center and half of its extents in m, relative to its own center.
 _BODY = ((0.0, 0.0, 0.0), (0.5, 0.5, 0.5))
 _EYES = tuple(((x, 0.074, 0.5), (0.147, 0.147, 0.001)) for x in (0.3, -0.3))
 _MOUTH = ((0.0, -0.183, 0.5), (0.138, 0.021, 0.001))
@@ -40,10 +40,10 @@ _OFFSETS, _HALVES = np.array(_PARTS).transpose(1, 0, 2)  # (parts, 3)
 
 
 class VisualFoodCollector(FoodCollector):
-    """State in addition to FoodCollector's, one column per agent.
+    """State in addition to FoodCollector's, one entry per agent.
 
-    Until which tick agents show that they have eaten well or badly, `good_until` and `bad_until`, and
-    `laser_scale`, how long their laser beams are drawn.
+    `good_until` and `bad_until`: last ticks in which agents have the color of a good or bad meal. `laser_scale`: length
+    of the drawn laser beams.
     """
 
     behavior = "VisualFoodCollector"
@@ -69,7 +69,7 @@ class VisualFoodCollector(FoodCollector):
         solids.put((everywhere, -1), (0, -1, 0), _FLOOR, half=(50, 1, 50))
 
     def sensors(self) -> list[Sensor]:
-        """Return a camera, and whether the agent is frozen."""
+        """Return the sensors: a camera, and whether the agent is frozen."""
         return [
             ImageSensor("CameraSensor", (3, _PIXELS, _PIXELS), self._see),
             VectorSensor("VectorSensor_size1", 1, self._observe_frozen),
@@ -92,7 +92,7 @@ class VisualFoodCollector(FoodCollector):
         self.good_until[earned > 0] = self.bad_until[earned < 0] = self._tick + _EFFECT_TICKS
 
     def _see(self, rows: Array) -> Array:
-        """Return what the cameras of `rows` see, uint8 (k, 1, height, width, 3)."""
+        """Return the camera images of `rows`, uint8 (k, 1, height, width, 3)."""
         self._move_solids()
         images = np.empty((len(rows), _PIXELS, _PIXELS, 3), np.uint8)
         area, slot = self._area[rows], self._slot[rows]
@@ -104,7 +104,7 @@ class VisualFoodCollector(FoodCollector):
         return images[:, np.newaxis]
 
     def _move_solids(self) -> None:
-        """Bring all that moves or changes to where it is now."""
+        """Update the solids of all things that move or change."""
         shapes, agents, parts = self.shapes, self.agents_per_area, len(_PARTS)
         solids, moving = self._solids, slice(agents * parts)
         shape = self.areas, agents, parts

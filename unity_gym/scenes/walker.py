@@ -1,4 +1,4 @@
-"""Walker: a humanoid of 16 parts walks towards a target at a wanted speed."""
+"""Walker: a humanoid of 16 parts walks towards a target at a target speed."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ SKELETON = Skeleton(
 _HIPS_PART, _HEAD_PART = SKELETON.names.index("hips"), SKELETON.names.index("head")
 _WITHOUT_JOINT = ("hips", "handL", "handR")
 
-# What an action dimension sets: the axes of a part's joint, then the strengths.
+# Each row names what an action dimension sets: the axes of a part's joint, then the strengths.
 _ROTATIONS = (
     *(("chest", axis) for axis in "xyz"),
     *(("spine", axis) for axis in "xyz"),
@@ -173,16 +173,16 @@ _STRENGTH_OF_HINGE = np.array([len(_ROTATIONS) + _STRENGTHS.index(part) for part
 _OBSERVED = ("hips", "chest", "spine", *SKELETON.names[3:])
 _ORDER = np.array([SKELETON.names.index(name) for name in _OBSERVED])
 _PARENTS = np.array(SKELETON.parents)
-# The first hinge of each part, whose strength is that of its joint; -1 where there is none to observe.
+# The first hinge of each part, whose strength is that of its joint; -1 if the part has no hinge to observe.
 _FIRST_HINGE = np.array(
     [-1 if name in _WITHOUT_JOINT else [part for part, _ in _HINGES].index(name) for name in SKELETON.names]
 )
 
 
 class Walker(ArticulatedScene):
-    """The reward of a tick is 1 where the mean velocity of the parts is the wanted one and the head looks ahead.
+    """The reward of a tick is 1 if the mean velocity of the parts is the target velocity and the head looks ahead.
 
-    The swings of the spine, the chest and the feet are limited one by one; in Unity a cone limits both together.
+    The swings of the spine, the chest and the feet are limited one by one; in Unity, a cone limits both together.
     """
 
     skeleton = SKELETON
@@ -199,7 +199,7 @@ class Walker(ArticulatedScene):
         self._masses = np.full((areas, len(_MASS_PARAMETERS)), _MASS)
 
     def sensors(self) -> list[Sensor]:
-        """Return the goal and all parts."""
+        """Return the sensor of the goal and all parts."""
         return [VectorSensor("VectorSensor_size243", 243, self._observe)]
 
     def _start_episode(self, rows: Array) -> None:
@@ -243,7 +243,7 @@ def _observe(
     joints: tuple[Array, Array, Array],
     out: Array,
 ) -> None:
-    """Write the observations (k, 243): 18 numbers of the goal, then of each part its contact, motion and pose."""
+    """Write the observations (k, 243): 18 values of the goal, then per part its contact, motion and pose."""
     position, rotation, velocity, angular_velocity = poses
     cube_position, cube_rotation, cube_forward = cubes
     order, parents, first_hinge = joints

@@ -1,4 +1,4 @@
-"""WallJump: an agent reaches a goal behind a wall: it walks there, jumps over it, or climbs over it from a block."""
+"""WallJump: an agent reaches a goal behind a wall by walking, by jumping, or by climbing over it from a block."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from unity_gym.specs import ActionSpec, Array
 
 _AGENT, _BLOCK, _WALL, _PLATFORM, _GOAL = range(5)
 _STACKS = 6
-_SPEED = 3.0  # m/s that a step forward adds in a tick
-_SIDE = 0.6  # of that for a step to a side
-_TURN = np.radians(6)  # a tick
+_SPEED = 3.0  # m/s that a step forward adds per tick
+_SIDE = 0.6  # share of that for a sideways step
+_TURN = np.radians(6)  # per tick
 
 _JUMP_TIME = np.float32(0.2)  # s; in single precision, as in Unity, this lasts eleven ticks of 0.02 s
-_JUMP_HEIGHT = 2.75  # m above the place of the jump
-_JUMP_PULL = 777 * TICK  # 1/s: the speed wanted for each meter to go
-_JUMP_GAIN = 10.0  # m/s that a tick changes at most
-_FALL = 111.0  # m/s² downwards, on top of gravity
-_FEET = (0.475, 0.5, 0.475)  # half of the box that looks for ground below
+_JUMP_HEIGHT = 2.75  # m above the position of the jump
+_JUMP_PULL = 777 * TICK  # 1/s: target speed per remaining meter
+_JUMP_GAIN = 10.0  # m/s, largest change per tick
+_FALL = 111.0  # m/s² downwards, in addition to gravity
+_FEET = (0.475, 0.5, 0.475)  # m, half of the box that detects ground below
 
 _NO_WALL, _LOW_WALL, _HIGH_WALL = 0, 1, 2
 _HEIGHTS = (("no_wall_height", 0.0), ("small_wall_height", 4.0), ("big_wall_height", 8.0))
@@ -36,12 +36,14 @@ _SMALL, _BIG = 0, 1  # behaviors
 
 
 class WallJump(Scene):
-    """24 areas with an agent and a block each. Each tick costs 0.0005; the goal pays 1, a fall off the platform -1.
+    """24 areas with one agent and one block each.
 
-    An episode has no wall (1 of 5), a low one (1 of 5) or a high one, and with the last one the agent has the behavior
-    BigWallJump instead of SmallWallJump. An ended episode belongs to the behavior that it started with. Unity draws
-    the first episodes' walls twice and reports ends of episodes without a start; here they start with the wall they
-    keep.
+    Each tick gives a reward of -0.0005, the goal 1, and a fall off the platform -1. An episode has no wall (1 of 5), a
+    low one (1 of 5) or a high one. With a high one, the agent has the behavior BigWallJump instead of SmallWallJump.
+    An ended episode belongs to the behavior with which it started.
+
+    Unity draws the first episodes' walls twice and reports ends of episodes that did not start; here they start with
+    their final wall.
     """
 
     default_areas = 24
@@ -131,7 +133,7 @@ class WallJump(Scene):
         self.bodies.velocity[:, rows, _BLOCK] = 0
 
     def before_step(self) -> None:
-        """Build the new walls and change to their behaviors, a tick after the ends that belong to the old ones."""
+        """Build the new walls and change to their behaviors, one tick after the episode ends of the old behaviors."""
         if (self._new_wall < 0).all():
             return
         for wall, (name, height) in enumerate(_HEIGHTS):
@@ -197,11 +199,11 @@ def _move(
     jump_left: Array,
     jump_start: Array,
 ) -> None:
-    """One tick of what agents do: walk, turn, jump, and fall fast."""
+    """Apply one tick of actions: walk, turn, jump, and fall fast."""
     for area in rows:
         forward, turn, side, jump = actions[area, 0], actions[area, 1], actions[area, 2], actions[area, 3]
         on_ground = _is_on_ground(center, half, yaw, area)
-        # A step to a side replaces one forward or backward.
+        # A sideways step replaces one forward or backward.
         ahead, right = 0.0 if side else _sign(forward), -_SIDE * _sign(side)
         turn_sin, turn_cos = sin(yaw[area, _AGENT]), cos(yaw[area, _AGENT])
         share = 1.0 if on_ground else 0.5
@@ -229,7 +231,7 @@ def _move(
 
 @kernel
 def _observe(rows: Array, center: Array, half: Array) -> Array:
-    """Where agents are, from 4 m before the middle and in 20 m, and whether their feet are on the ground, (k, 4)."""
+    """Return positions, from 4 m before the middle and in 20 m, and whether the feet are on the ground, (k, 4)."""
     observed = np.empty((len(rows), 4))
     for k in range(len(rows)):
         for axis in range(3):
@@ -241,13 +243,13 @@ def _observe(rows: Array, center: Array, half: Array) -> Array:
 
 @inner_kernel
 def _sign(action: int) -> float:
-    """Return the direction of an action in its branch: none, one way, the other."""
+    """Return the direction of a branch index: 0, 1 or -1."""
     return (0.0, 1.0, -1.0)[action]
 
 
 @inner_kernel
 def _is_over(center: Array, half: Array, area: int, thing: int, ground: int) -> bool:
-    """Whether the center of a thing is above or below another thing without yaw."""
+    """Return whether the center of a thing is above or below another thing without yaw."""
     return bool(
         abs(center[0, area, thing] - center[0, area, ground]) < half[0, area, ground]
         and abs(center[2, area, thing] - center[2, area, ground]) < half[2, area, ground]
@@ -256,7 +258,7 @@ def _is_over(center: Array, half: Array, area: int, thing: int, ground: int) -> 
 
 @inner_kernel
 def _feet_are_on_ground(center: Array, half: Array, area: int) -> bool:
-    """Return the small check: a ray of 1 m downwards, from just below the center, meets something to stand on."""
+    """Return whether a ray of 1 m downwards, from just below the center, hits ground (the small check)."""
     for ground in range(_BLOCK, _PLATFORM + 1):
         depth = center[1, area, _AGENT] - 0.05 - (center[1, area, ground] + half[1, area, ground])
         if 0 <= depth <= 1 and _is_over(center, half, area, _AGENT, ground):
@@ -266,7 +268,7 @@ def _feet_are_on_ground(center: Array, half: Array, area: int) -> bool:
 
 @inner_kernel
 def _is_on_ground(center: Array, half: Array, yaw: Array, area: int) -> bool:
-    """Return the large check: a box that reaches a little below the agent overlaps something to stand on."""
+    """Return whether a box that extends slightly below the agent overlaps ground (the large check)."""
     agent = box(center, half, yaw, area, _AGENT)
     feet = Box(agent.x, agent.y - 0.05, agent.z, *_FEET, agent.cos, agent.sin)
     overlaps = False
@@ -277,7 +279,7 @@ def _is_on_ground(center: Array, half: Array, yaw: Array, area: int) -> bool:
 
 @kernel
 def _have_fallen(rows: Array, center: Array, half: Array) -> Array:
-    """Whether the agent or the block has nothing below it."""
+    """Return whether the agent or the block has no ground below it."""
     fallen = np.zeros(len(rows), np.bool_)
     for k in range(len(rows)):
         above = False
@@ -289,7 +291,7 @@ def _have_fallen(rows: Array, center: Array, half: Array) -> Array:
 
 @kernel
 def _have_arrived(center: Array, half: Array, yaw: Array) -> Array:
-    """Whether agents stand in the goal."""
+    """Return whether agents are in the goal."""
     areas = yaw.shape[0]
     arrived = np.zeros(areas, np.bool_)
     for area in range(areas):

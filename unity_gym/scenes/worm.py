@@ -17,7 +17,7 @@ _HEIGHT = 1.65  # m, at the start
 _SPEED = 10.0  # m/s
 _RAY = 10.0  # m
 _DEEPEST = 2.0  # m below the start; a head that is lower ends the episode
-_WIDEST_ANGLE = 30.0  # degrees between the head and the way to the target; beyond there is no reward
+_WIDEST_ANGLE = 30.0  # degrees between the head and the direction to the target; beyond, there is no reward
 _LIMITS = [(-60.0, 60.0), (-60.0, 60.0)]
 _PITCHED = tuple(euler(90, 0))  # the segments behind the head: along their y axis they look forward
 _EYES = sphere(0.126, (0.29, 0.04, 0.65), 1), sphere(0.126, (-0.27, 0.10, 0.60), 1)
@@ -25,7 +25,7 @@ _MOUTH = sphere(0.31, (-0.02, -0.03, 0.99), 1)
 
 
 def _segment(number: int, radius: float, length: float, z: float, joint: float) -> Part:
-    """Return a segment behind the head; the joint of the one before is `joint` meters ahead of its center."""
+    """Return a segment behind the head; the joint to the previous one is `joint` meters ahead of its center."""
     return Part(
         f"segment{number}",
         capsule("y", radius, length),
@@ -38,7 +38,7 @@ def _segment(number: int, radius: float, length: float, z: float, joint: float) 
     )
 
 
-# The eyes hang on the head by weak springs and the mouth by a fixed joint in Unity; here they are parts of the head.
+# In Unity, weak springs connect the eyes with the head and a fixed joint the mouth; here they are parts of the head.
 SKELETON = Skeleton(
     (
         Part("segment0", capsule("z", 0.37, 2.0), mass=10, center=(0, _HEIGHT, 0), extra=(*_EYES, _MOUTH)),
@@ -53,7 +53,7 @@ _ANGLES = slice(2 * _JOINTS)  # actions: x and y of each joint, then the strengt
 
 
 class Worm(ArticulatedScene):
-    """The reward of a tick is 1 where the head moves at 10 m/s towards the target and looks there."""
+    """The reward of a tick is 1 if the head moves at 10 m/s towards the target and looks there."""
 
     skeleton = SKELETON
     behavior = "Worm"
@@ -65,7 +65,7 @@ class Worm(ArticulatedScene):
     action_size = 9
 
     def sensors(self) -> list[Sensor]:
-        """Return the goal and the segments."""
+        """Return the sensor of the goal and the segments."""
         return [VectorSensor("VectorSensor_size64", 64, self._observe)]
 
     def _act(self, rows: Array) -> None:
@@ -94,14 +94,14 @@ class Worm(ArticulatedScene):
 
 @kernel
 def _angle(a: Array, b: Array) -> float:
-    """Return the angle between two rotations, degrees."""
+    """Return the angle between two rotations in degrees."""
     dot = min(abs(a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]), 1.0)
     return 2 * math.degrees(math.acos(dot))
 
 
 @kernel
 def _rewards(velocity: Array, rotation: Array, cube_forward: Array, cube_rotation: Array, out: Array) -> None:
-    """Write (1 - (d / 10)²)² · (1 - angle / 180): d from the wanted velocity, the angle from the cube to the head."""
+    """Write (1 - (d / 10)²)² · (1 - angle / 180): d from the target velocity, the angle from the cube to the head."""
     for row in range(len(out)):
         miss = velocity[row, 0] - _SPEED * cube_forward[row]
         share = min(math.sqrt(miss[0] ** 2 + miss[1] ** 2 + miss[2] ** 2) / _SPEED, 1.0)
@@ -119,7 +119,7 @@ def _observe(
     strength: Array,
     out: Array,
 ) -> None:
-    """Write the observations (k, 64): 12 numbers of the goal, then of each segment its contact, motion and pose."""
+    """Write the observations (k, 64): 12 values of the goal, then per segment its contact, motion and pose."""
     position, rotation, velocity, angular_velocity = poses
     cube_position, cube_rotation, cube_forward = cubes
     forward = np.empty(3)
