@@ -1,13 +1,13 @@
-"""Contacts that stop a body at a surface and not inside of it, as PhysX's speculative ones.
+"""Contacts that stop a body at a surface and not inside it, like PhysX's speculative contacts.
 
 MuJoCo makes contacts where surfaces are nearer than their margins, and then pushes them apart by the margins. PhysX
-makes them ahead of time, too, but only takes away the speed that would carry one surface into the other within the
+makes them ahead of time, too, but only removes the speed that would carry one surface into the other within the
 step. `install` replaces the reference accelerations of contacts with a margin by those of PhysX:
 
     normal: (min(-distance / h, 10 m/s) - speed) / h, tangential: -speed / h, with the step h
 
-They are written where MuJoCo calls its control callback, after it has computed its own. The callback is machine code,
-so that threads do not wait for each other. Where MuJoCo keeps the rows is read from its own description of its structs.
+MuJoCo's control callback writes them, which runs after MuJoCo has computed its own. The callback is machine code, so
+that threads do not wait for each other. The offsets of the rows come from MuJoCo's description of its own structs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numba.extending import intrinsic
 from unity_gym.errors import PlayerError
 from unity_gym.scenes.articulated.skeleton import TICK
 
-_FASTEST_RECOVERY = 10.0  # m/s at which overlapping surfaces are taken apart
+_FASTEST_RECOVERY = 10.0  # m/s at which overlapping surfaces are separated
 _C_TYPES: dict[str, Any] = {
     "int": ctypes.c_int,
     "size_t": ctypes.c_size_t,
@@ -41,7 +41,7 @@ _C_TYPES: dict[str, Any] = {
 
 
 def _c_type(description: Any) -> Any:
-    """Return the type of ctypes that has the size and alignment of one of MuJoCo's."""
+    """Return the ctypes type that has the size and alignment of one of MuJoCo's."""
     if isinstance(description, ast_nodes.PointerType):
         return ctypes.c_void_p
     if isinstance(description, ast_nodes.ArrayType):
@@ -50,7 +50,7 @@ def _c_type(description: Any) -> Any:
 
 
 def _struct(name: str) -> Any:
-    """Return one of MuJoCo's structs as a class of ctypes, whose attributes know their offsets."""
+    """Return one of MuJoCo's structs as a ctypes class, whose attributes have their offsets."""
     fields = [(field.name, _c_type(field.type)) for field in structs.STRUCTS[name].fields]
     return type(name, (ctypes.Structure,), {"_fields_": fields})
 
@@ -93,9 +93,9 @@ def _stop_at_surfaces(model: Any, data: Any) -> None:  # noqa: ARG001
 
 
 def install() -> None:
-    """Make all contacts of this process that have a margin speculative; those without one stay MuJoCo's.
+    """Make all contacts of this process that have a margin speculative; those without one are not changed.
 
-    :raises PlayerError: If MuJoCo keeps contacts elsewhere than its own description says.
+    :raises PlayerError: If the addresses of contacts in MuJoCo differ from its own description.
     """
     if not _matches_description():
         raise PlayerError(
@@ -107,7 +107,7 @@ def install() -> None:
 
 @functools.cache
 def _matches_description() -> bool:
-    """Whether the structs of a ball that touches the ground are where their description says."""
+    """Return whether the structs of a ball that touches the ground match their description."""
     spec = mujoco.MjSpec()
     spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], margin=0.5)
     ball = spec.worldbody.add_body(pos=[0, 0, 1.25])

@@ -1,4 +1,4 @@
-"""Many articulated bodies, moved by MuJoCo on all cores."""
+"""Many articulated bodies, which MuJoCo moves on all cores."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.rotations import multiply, rotate
 from unity_gym.specs import Array
 
-_LIMP = 0.01  # of its greatest force; a rigid drive that is weaker is switched off
-_CLEARANCE = 4.0  # m between a body's reach and a target that it cannot get to before the next decision
+_LIMP = 0.01  # share of its maximum force; a rigid drive that is weaker is switched off
+_CLEARANCE = 4.0  # m between a body's reach and a target that it cannot reach before the next decision
 _AT_REST, _STANDS = 0.01, 0.02  # m/s and rad/s, m
 _FREE = 7, 6  # positions and velocities of a body that moves freely
 
@@ -25,18 +25,18 @@ _FREE = 7, 6  # positions and velocities of a body that moves freely
 class ArticulatedBodies:
     """`count` bodies of one kind, each on a platform of its own with a target cube.
 
-    The present state, float64: `position`, `velocity` and `angular_velocity` of the parts (count, parts, 3; m, m/s and
+    The current state, float64: `position`, `velocity` and `angular_velocity` of the parts (count, parts, 3; m, m/s and
     rad/s; velocities are those of the parts' centers of mass), their `rotation` (count, parts, 4), and `target` (count,
-    3) and `target_rotation` (count, 4) of the cubes. `state` (count, …) is the same as MuJoCo has it: time, positions,
-    velocities. Who changes it calls `refresh`.
+    3) and `target_rotation` (count, 4) of the cubes. `state` (count, …) is the same state in MuJoCo's format: time,
+    positions, velocities. Code that changes it must call `refresh`.
 
-    Between two decisions nothing but an episode's end or a moved target acts on a body. So the first tick after a
-    decision computes all ticks up to the next one, in one call that uses all cores; what is changed in between is
-    computed again from there on.
+    Between two decisions, only an episode's end or a moved target acts on a body. So the first tick after a decision
+    computes all ticks up to the next one, in one call that uses all cores. After a change in between, the rest is
+    computed again.
 
-    :param skeleton: what the bodies are made of
-    :param count: how many there are
-    :param period: ticks from decision to decision
+    :param skeleton: Description of the bodies.
+    :param count: Number of bodies.
+    :param period: Number of ticks from decision to decision.
     """
 
     def __init__(self, skeleton: Skeleton, count: int, period: int) -> None:
@@ -68,7 +68,7 @@ class ArticulatedBodies:
 
         self._is_held = np.ones(count, bool)
         self._far = skeleton.reach + _CLEARANCE
-        # What is computed ahead: by tick up to the next decision, then by body.
+        # Results computed ahead: by tick up to the next decision, then by body.
         parts = len(skeleton.parts)
         self._is_ahead = np.zeros(count, bool)
         self._states = np.zeros((count, period, size))
@@ -78,7 +78,7 @@ class ArticulatedBodies:
         self.refresh(np.arange(count))
 
     def refresh(self, rows: Array) -> None:
-        """Take over what was changed in `state[rows]`."""
+        """Apply changes of `state[rows]`."""
         self._is_ahead[rows] = False
         poses = [np.empty((1, len(rows), *each.shape[2:])) for each in self._poses]
         _pose(self.state[rows, np.newaxis], self._tree, np.arange(len(rows)), 0, *poses)
@@ -93,10 +93,11 @@ class ArticulatedBodies:
         self.position, self.rotation, self.velocity, self.angular_velocity, self.target, self.target_rotation = poses
 
     def put(self, rows: Array, center: Array, rotation: Array) -> None:
-        """Put bodies in their starting pose, at rest; their targets stay.
+        """Reset bodies to their starting pose, at rest; their targets are not changed.
 
-        :param center: (3), of the root
-        :param rotation: (k, 4), of the whole body
+        :param rows: Indices of the bodies, int (k).
+        :param center: Position of the root, (3), in m.
+        :param rotation: Rotations of the whole bodies, (k, 4).
         """
         state = np.repeat(self._start[np.newaxis], len(rows), axis=0)
         x, y, z = center
@@ -108,23 +109,24 @@ class ArticulatedBodies:
         self.refresh(rows)
 
     def place_target(self, rows: Array, position: Array) -> None:
-        """Move targets to `position` (k, 3), with the motion and rotation that they have."""
+        """Move targets to `position` (k, 3) without changing their motion and rotation."""
         place = self._target_slices[0].start
         self.state[rows, place : place + 3] = position[:, [0, 2, 1]]
         self.refresh(rows)
 
     @property
     def _target_slices(self) -> tuple[slice, slice]:
-        """Where the target's place and motion are in a state."""
+        """Slices of a state with the target's position and motion."""
         model = self.models[0]
         end = 1 + model.nq
         return slice(end - _FREE[0], end), slice(end + model.nv - _FREE[1], end + model.nv)
 
     def drive(self, rows: Array, angles: Array, strength: Array) -> None:
-        """Set what the joints aim at from now on.
+        """Set the target angles of the joints.
 
-        :param angles: (k, hinges), radians
-        :param strength: (k, hinges), shares of the greatest force
+        :param rows: Indices of the bodies, int (k).
+        :param angles: Target angles in radians, (k, hinges).
+        :param strength: Shares of the maximum force, (k, hinges).
         """
         self._is_ahead[rows] = False
         if self.skeleton.drive.rigid:
@@ -157,7 +159,7 @@ class ArticulatedBodies:
     def step(self, left: int) -> None:
         """Advance all bodies by one tick.
 
-        :param left: ticks up to the next decision, this one included
+        :param left: Number of ticks up to the next decision, including this one.
         """
         tick = self._period - left
         if not self._is_ahead.all():
@@ -167,7 +169,7 @@ class ArticulatedBodies:
         self._is_ahead[:] = left > 1
 
     def _compute(self, rows: Array, tick: int) -> None:
-        """Compute the bodies `rows` from their present state on, from `tick` of the period up to its end."""
+        """Compute the bodies `rows` from their current state, from `tick` of the period up to its end."""
         steps = (self._period - tick) * self._substeps
         everyone = len(rows) == len(self.models)
         self._hold_targets(rows)
@@ -188,7 +190,7 @@ class ArticulatedBodies:
         self._is_ahead[rows] = True
 
     def _hold_targets(self, rows: Array) -> None:
-        """Hold the targets that rest far from their bodies, and let the others fall and be pushed."""
+        """Hold the targets that are at rest far from their bodies, and simulate the others."""
         place, motion = self._target_slices
         is_held = _may_be_held(self.state, rows, place.start, motion.start, self._far)
         for row in rows[is_held != self._is_held[rows]]:
@@ -203,7 +205,7 @@ class ArticulatedBodies:
 def _tree(
     skeleton: Skeleton, model: mujoco.MjModel, hinges: list[Hinge], positions: Array, velocities: Array
 ) -> tuple[Array, ...]:
-    """Return what `_pose` has to know about the skeleton."""
+    """Return the properties of the skeleton that `_pose` needs."""
     parts = skeleton.parts
     place, rest = np.zeros((len(parts), 3)), np.zeros((len(parts), 4))
     for index, part in enumerate(parts):
@@ -241,7 +243,7 @@ def _pose(
     target: Array,
     target_rotation: Array,
 ) -> None:
-    """Write the poses that MuJoCo's states (count, ticks, …) stand for, in Unity's axes, of `rows` from a tick on."""
+    """Convert MuJoCo's states (count, ticks, …) of `rows` to poses in Unity's axes, from a tick on."""
     parents, place, rest, anchor, center_of_mass, first, axes, positions, velocities, offsets = tree
     start_of_velocities, start_of_target = offsets
     q, axis, arm, step = np.empty(4), np.empty(3), np.empty(3), np.empty(4)
@@ -291,7 +293,7 @@ def _pose(
 
 @inner_kernel
 def _is_at_rest(state: Array, place: int, motion: int) -> bool:
-    """Whether a target stands on the ground; `place` and `motion`: of the target, in a state."""
+    """Return whether a target is at rest on the ground; `place` and `motion` are its indices in a state."""
     for i in range(_FREE[1]):
         if abs(state[motion + i]) > _AT_REST:
             return False
@@ -301,7 +303,7 @@ def _is_at_rest(state: Array, place: int, motion: int) -> bool:
 
 @kernel
 def _may_be_held(states: Array, rows: Array, place: int, motion: int, far: float) -> Array:
-    """Return whose target stands still at least `far` (m) from the root, bool (k)."""
+    """Return which targets are at rest at least `far` (m) from the root, bool (k)."""
     held = np.zeros(len(rows), np.bool_)
     for index, row in enumerate(rows):
         state = states[row]

@@ -1,4 +1,4 @@
-"""What Crawler, Worm and Walker have in common."""
+"""The base class of Crawler, Worm and Walker."""
 
 from __future__ import annotations
 
@@ -22,38 +22,39 @@ from unity_gym.specs import ActionSpec, Array
 
 PERIOD = 5  # ticks from decision to decision
 _MAX_STEP = 5000
-_CONTACT_DISTANCE = 0.02  # m; surfaces that are nearer touch (0.01 m for each)
+_CONTACT_DISTANCE = 0.02  # m; nearer surfaces touch (0.01 m for each)
 _TARGET_DISTANCE = 0.06  # m, between a part and the target that it touches
-_TARGET_RADIUS = 40.0  # m, of the sphere that targets are drawn from
+_TARGET_RADIUS = 40.0  # m, radius of the sphere of random targets
 _COSINE_OF_120 = -0.5
 
 
 class ArticulatedScene(Scene):
-    """Ten platforms with a body each, whose agent has to bring it to a target cube.
+    """Ten platforms with one body each, whose agent has to bring it to a target cube.
 
     State, one row per area: `bodies`; `touching` (bool, areas × parts: which parts touch the ground); `cube_position`,
-    `cube_rotation` and `cube_forward` of the orientation cube, a frame at the root that looks towards the target
-    without tilt; `speed` at which the body has to move (m/s); `angles` (radians) and `strength` (shares) of the joints
-    as last set.
+    `cube_rotation` and `cube_forward` of the orientation cube, a frame at the root that points towards the target
+    without tilt; `speed`, the target speed of the body (m/s); the current `angles` (radians) and `strength` (shares) of
+    the joints.
 
     In each tick the agents act, then the cube is turned and rewards are given (`FixedUpdate`), then physics moves the
-    bodies. So observations contain the cube of the tick before. As in Unity, the cube looks from where it has been to
-    the target, targets and strengths of the joints outlast episodes, and targets stay where they are until touched.
+    bodies. So observations contain the cube of the previous tick. As in Unity, the cube points from its previous
+    position to the target. Target angles and strengths of the joints persist across episodes, and targets stay in place
+    until touched.
     """
 
     default_areas = 10
     skeleton: ClassVar[Skeleton]
     behavior: ClassVar[str]
     start: ClassVar[tuple[float, float, float]]
-    """Where the root is at the start of an episode."""
+    """Position of the root at the start of an episode in m."""
     target_height: ClassVar[float]
-    """At which targets appear."""
+    """Height of new targets in m."""
     speeds: ClassVar[tuple[float, float]]
-    """Least and greatest speed that an episode can ask for, m/s."""
+    """Least and greatest target speed of an episode in m/s."""
     may_land: ClassVar[tuple[str, ...]]
-    """Parts that may touch the ground; that of another one ends the episode with the reward -1."""
+    """Parts that may touch the ground; contact of another part ends the episode with a reward of -1."""
     finders: ClassVar[tuple[tuple[str, Shape], ...]]
-    """Shapes whose touch moves the target, each with its part."""
+    """Shapes whose contact moves the target, each with its part."""
 
     def __init__(self, academy: Academy, areas: int) -> None:
         super().__init__(academy, areas)
@@ -101,17 +102,18 @@ class ArticulatedScene(Scene):
 
     @abstractmethod
     def _rewards(self) -> Array:
-        """Return the reward that each agent gets in a tick, float64 (areas)."""
+        """Return the reward of each agent in a tick, float64 (areas)."""
 
     @abstractmethod
     def _act(self, rows: Array) -> None:
-        """Set what the joints aim at; called after each decision."""
+        """Set the target angles and strengths of the joints; called after each decision."""
 
     def _drive(self, rows: Array, shares: Array, strength: Array) -> None:
         """Set the targets of the joints, shares in [-1, 1] of their ranges, and their strengths, shares in [0, 1].
 
-        :param shares: (k, hinges)
-        :param strength: (k, hinges)
+        :param rows: Agent indices, int (k).
+        :param shares: Targets of the joints, (k, hinges).
+        :param strength: Strengths of the joints, (k, hinges).
         """
         self.angles[rows] = self._low + (self._high - self._low) * np.clip((shares + 1) / 2, 0, 1)
         self.strength[rows] = strength
@@ -125,7 +127,7 @@ class ArticulatedScene(Scene):
         self.speed[rows] = rng.uniform(*self.speeds, n)
 
     def _move_targets(self, rows: Array) -> None:
-        """Move targets to where a random point of a sphere is projected to."""
+        """Move targets to random points of a ball, projected to the targets' height."""
         rng, n = self.academy.rng, len(rows)
         direction = rng.normal(size=(n, 3))
         direction *= (_TARGET_RADIUS * rng.random(n) ** (1 / 3) / np.sqrt((direction**2).sum(axis=1)))[:, np.newaxis]
@@ -169,10 +171,10 @@ class ArticulatedScene(Scene):
             rows = np.flatnonzero(landed)
             self.agents.reward[rows] = -1
             self.agents.end_episode(rows)
-            self.agents.reward[landed > 1] = -1  # of the second part that landed; it falls to the new episode
+            self.agents.reward[landed > 1] = -1  # for the second part that landed; it counts for the new episode
 
     def render(self, area: int) -> Array:
-        """Return the body as seen from behind, in perspective, and its target where that is in sight."""
+        """Return an image of the body from behind, in perspective, and of its target if that is visible."""
         bodies, parts = self.bodies, self.skeleton.parts
         shapes = [(index, shape) for index, part in enumerate(parts) for shape in (part.shape, *part.extra)]
         solids = Solids(2 + len(shapes))
@@ -192,7 +194,7 @@ class ArticulatedScene(Scene):
 def _turn_cubes(
     rows: Array, position: Array, target: Array, cube_position: Array, cube_rotation: Array, cube_forward: Array
 ) -> None:
-    """Turn orientation cubes from where they are to the target, then move them to the root."""
+    """Turn orientation cubes from their current positions towards the target, then move them to the root."""
     for row in rows:
         x, z = target[row, 0] - cube_position[row, 0], target[row, 2] - cube_position[row, 2]
         distance = math.hypot(x, z)
@@ -212,8 +214,8 @@ def _touch_ground(
 ) -> None:
     """Write which parts touch the ground, bool (n, parts).
 
-    :param poses: position, rotation, velocity and angular velocity of the parts
-    :param ahead: for how long (s) a part's speed is added to the distance at which it touches
+    :param poses: Position, rotation, velocity and angular velocity of the parts.
+    :param ahead: Time (s) for which a part's speed is added to the distance at which it touches.
     """
     position, rotation, velocity, angular_velocity = poses
     axis, reach, offset = np.empty(3), np.empty(3), np.empty(3)
@@ -248,7 +250,7 @@ def _touch_targets(
 ) -> None:
     """Write which targets a shape touches, bool (n). Boxes count as capsules along their longest edge.
 
-    :param finders: the part that each shape belongs to
+    :param finders: Index of the part of each shape.
     """
     axis, offset, start, along = np.empty(3), np.empty(3), np.empty(3), np.empty(3)
     for row in range(position.shape[0]):
@@ -282,7 +284,7 @@ def _touch_targets(
 
 @inner_kernel
 def _distance(start: Array, along: Array, share: float) -> float:
-    """Return the distance of start + share · along from the target, in its own frame."""
+    """Return the distance from start + share · along to the target, in its own frame."""
     total = 0.0
     for i in range(3):
         total += max(abs(start[i] + share * along[i]) - TARGET_HALF, 0.0) ** 2
@@ -291,13 +293,16 @@ def _distance(start: Array, along: Array, share: float) -> float:
 
 @kernel
 def walking_rewards(velocity: Array, cube_forward: Array, speed: Array, rotation: Array, out: Array) -> None:
-    """Write the reward for moving with the wanted speed towards the target while a part looks there, float64 (n).
+    """Write the reward for moving at the target velocity while a part looks at the target, float64 (n).
 
-    With the mean velocity v of the parts, the wanted velocity g, d = min(|v - g|, |g|) and the forward axis f of the
+    With the mean velocity v of the parts, the target velocity g, d = min(|v - g|, |g|) and the forward axis f of the
     part, it is (1 - (d / |g|)²)² · (f · cube forward + 1) / 2.
 
-    :param velocity: (n, parts, 3)
-    :param rotation: (n, 4), of the part that has to look at the target
+    :param velocity: Velocities of the parts in m/s, (n, parts, 3).
+    :param cube_forward: Forward axes of the orientation cubes, (n, 3).
+    :param speed: Target speeds in m/s, (n).
+    :param rotation: Rotations of the part that has to look at the target, (n, 4).
+    :param out: Array that receives the rewards.
     """
     look, goal = np.empty(3), np.empty(3)
     for row in range(len(speed)):

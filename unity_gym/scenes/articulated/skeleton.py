@@ -1,4 +1,4 @@
-"""Descriptions of articulated bodies, in Unity's axes and terms, and what MuJoCo makes of them."""
+"""Descriptions of articulated bodies in Unity's axes and terms, and their conversion to MuJoCo models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRAVITY = 1.5 * 9.81  # m/s²
 GROUND = 0.5  # m, the height of the ground
 _INSIDE = 49.5  # m from the middle to the walls
 _FRICTION = 0.6
-_STIFFEST = 0.9  # of a drive's compliance, MuJoCo's impedance d
+_STIFFEST = 0.9  # MuJoCo's impedance d of a drive
 _MARGIN = 0.05  # m around each shape in which speculative contacts are made; fast enough for 7.5 m/s
 _CONTACT_IMPEDANCE = (0.8, 0.8, 0.001, 0.5, 2.0)
 TARGET_HALF = 0.5  # m, half an edge of the target cube
@@ -32,7 +32,7 @@ class Shape:
     """A sphere, capsule or box.
 
     `half`: half of its extents along the part's axes without `radius`, so (0, 0, 0) for a sphere and one non-zero entry
-    for a capsule. `center`: in the part's frame.
+    for a capsule. `center`: position in the part's frame.
     """
 
     half: Vector
@@ -47,7 +47,7 @@ def sphere(radius: float, center: Vector = (0.0, 0.0, 0.0), mass: float = 0.0) -
 
 
 def capsule(axis: str, radius: float, length: float) -> Shape:
-    """Return a capsule along an axis ("x", "y" or "z") of the part; the length contains its round ends."""
+    """Return a capsule along an axis ("x", "y" or "z") of the part; the length includes its round ends."""
     half = length / 2 - radius
     return Shape((half * (axis == "x"), half * (axis == "y"), half * (axis == "z")), radius)
 
@@ -66,11 +66,11 @@ class Hinge:
 
 @dataclass(frozen=True)
 class Part:
-    """A rigid part, its place at the start, and the joint that connects it with its parent.
+    """A rigid part, its starting pose, and the joint that connects it with its parent.
 
-    `parent`: name of the part that it hangs on; "" for the root. `center` and `rotation`: at the start, relative to the
-    platform. `anchor`: of the joint, in the part's frame. `hinges`: from the parent's side to the part's; none: rigid.
-    `extra`: further shapes with a mass of their own.
+    `parent`: name of the parent part; "" for the root. `center` and `rotation`: at the start, relative to the
+    platform. `anchor`: position of the joint in the part's frame. `hinges`: from the parent's side to the part's; none:
+    rigid. `extra`: further shapes, each with its own mass.
     """
 
     name: str
@@ -85,13 +85,13 @@ class Part:
 
 
 def driven_part(x: Vector, y: Vector, limits: Sequence[tuple[float, float]]) -> tuple[Hinge, ...]:
-    """Return the hinges of a part that carries a configurable joint itself.
+    """Return the hinges of a part that has a configurable joint itself.
 
     Such a part turns by the inverse of the joint's angles: Unity's rotation is y · x · z, its inverse z⁻¹ · x⁻¹ · y⁻¹.
 
-    :param x: the joint's axis, in the part's frame
-    :param y: its secondary axis
-    :param limits: of x, y and z in degrees; (0, 0): locked. They may end early.
+    :param x: Axis of the joint in the part's frame.
+    :param y: Secondary axis of the joint.
+    :param limits: Limits of x, y and z in degrees; (0, 0): locked. Trailing limits may be omitted.
     """
     axes: dict[str, Sequence[float] | Array] = {"x": x, "y": y, "z": np.cross(x, y)}
     given = dict(zip("xyz", limits, strict=False))
@@ -103,9 +103,9 @@ def driven_part(x: Vector, y: Vector, limits: Sequence[tuple[float, float]]) -> 
 def carried_part(x: Vector, y: Vector, limits: Sequence[tuple[float, float]]) -> tuple[Hinge, ...]:
     """Return the hinges of a part to which the joint of another part connects: it turns by the joint's angles, y · x.
 
-    :param x: the joint's axis, in this part's frame
-    :param y: its secondary axis, in this part's frame
-    :param limits: of x and y in degrees
+    :param x: Axis of the joint in this part's frame.
+    :param y: Secondary axis of the joint in this part's frame.
+    :param limits: Limits of x and y in degrees.
     """
     return Hinge(y, *limits[1]), Hinge(x, *limits[0])
 
@@ -117,15 +117,15 @@ def _negative(vector: Sequence[float] | Array) -> Vector:
 
 @dataclass(frozen=True)
 class Drive:
-    """How joints follow their target angles.
+    """The drive of joints towards their target angles.
 
-    PhysX's slerp drive is a spring row within the solver, whose error and speed are half of the angle's: it acts with a
-    quarter of its spring and damper, and its force limit is a torque limit of half the number.
+    PhysX's slerp drive is a spring row within the solver, whose error and speed are half of the angle's. So it acts
+    with a quarter of its spring and damper, and its force limit is a torque limit of half the value.
 
-    `max_force`: with full strength. `rigid`: the spring is so hard that the joint follows its target with the rate
-    spring / (damper + tick · spring) and yields to loads only as the solver leaves it no time; a soft constraint does
-    the same. Otherwise a spring and a damper do, in `substeps` a tick. `contact_time`: the seconds in which contacts
-    take back what overlaps, more than two substeps.
+    `max_force`: limit at full strength. `rigid`: the spring is so stiff that the joint follows its target at the rate
+    spring / (damper + tick · spring), and loads have an effect only if the solver does not converge. A soft constraint
+    models this. Otherwise, a spring and a damper do, in `substeps` per tick. `contact_time`: time in seconds in which
+    contacts correct overlaps, more than two substeps.
     """
 
     spring: float
@@ -137,17 +137,17 @@ class Drive:
 
     @property
     def rate(self) -> float:
-        """The share of the error that is taken back in a second (1/s)."""
+        """Share of the error that is corrected per second (1/s)."""
         return self.spring / (self.damper + TICK * self.spring)
 
     @property
     def stiffness(self) -> float:
-        """The effective spring, N m/rad."""
+        """Effective spring in N m/rad."""
         return self.spring / 4
 
     @property
     def damping(self) -> float:
-        """The effective damper, N m s/rad, with what an implicit step of one tick adds."""
+        """Effective damper in N m s/rad, including the effect of an implicit step of one tick."""
         return (self.damper + TICK * self.spring) / 4
 
 
@@ -155,8 +155,8 @@ class Drive:
 class Skeleton:
     """A body: its parts, a parent before its children, and the drive of all its joints.
 
-    `speculative`: contacts take away the speed that would carry a part into another or the ground within a tick, and
-    parts touch the ground already where they will be in the next tick. Otherwise, contacts start when surfaces overlap.
+    `speculative`: contacts remove the speed that would carry a part into another one or the ground within a tick, and
+    parts touch the ground where they will be in the next tick. Otherwise, contacts start when surfaces overlap.
     """
 
     parts: tuple[Part, ...]
@@ -169,17 +169,17 @@ class Skeleton:
 
     @property
     def hinges(self) -> list[Hinge]:
-        """All hinges, in the order of the parts."""
+        """All hinges in the order of the parts."""
         return [hinge for part in self.parts for hinge in part.hinges]
 
     @property
     def parents(self) -> list[int]:
-        """The index of each part's parent; -1 for the root."""
+        """Index of each part's parent; -1 for the root."""
         return [self.names.index(part.parent) if part.parent else -1 for part in self.parts]
 
     @property
     def reach(self) -> float:
-        """How far from the root's center any point of the body can get, at most (m)."""
+        """Maximum distance of any point of the body from the root's center in m."""
         centers: dict[str, float] = {}
         tips = []
         for part in self.parts:
@@ -196,7 +196,7 @@ class Skeleton:
         return max(tips)
 
     def compile(self) -> mujoco.MjModel:
-        """Make a MuJoCo model of the body, a target cube, the ground and four walls.
+        """Return a MuJoCo model of the body, a target cube, the ground and four walls.
 
         The root comes first, the target last.
         """
@@ -206,12 +206,12 @@ class Skeleton:
         spec.option.gravity = [0, 0, -GRAVITY]
         spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
         spec.option.impratio = 10
-        spec.option.tolerance = 1e-12  # courses do not depend on where the solver starts from
+        spec.option.tolerance = 1e-12  # the motion does not depend on the starting point of the solver
         spec.option.integrator = (
             mujoco.mjtIntegrator.mjINT_EULER if self.drive.rigid else mujoco.mjtIntegrator.mjINT_IMPLICITFAST
         )
-        # The same solutions as with the defaults, sooner: few rows share joints, bodies have one shape each, and the
-        # target is no island of its own while it is held.
+        # Same solutions as with the defaults, but faster: few rows share joints, bodies have one shape each, and the
+        # target is no separate island while it is held.
         spec.option.jacobian = mujoco.mjtJacobian.mjJAC_SPARSE
         spec.option.disableflags = mujoco.mjtDisableBit.mjDSBL_MIDPHASE | mujoco.mjtDisableBit.mjDSBL_ISLAND
         world = spec.worldbody
@@ -230,7 +230,7 @@ class Skeleton:
                 name = f"{part.name} {index}"
                 body.add_joint(
                     name=name,
-                    axis=-np.asarray(to_mujoco(hinge.axis)),  # swapping two axes turns the sense of rotation round
+                    axis=-np.asarray(to_mujoco(hinge.axis)),  # swapping two axes reverses the direction of rotation
                     pos=to_mujoco(part.anchor),
                     limited=1,
                     range=np.radians([hinge.low, hinge.high]),
@@ -238,7 +238,7 @@ class Skeleton:
                 self._add_drive(spec, name)
             for shape in (Shape(part.shape.half, part.shape.radius, part.shape.center, part.mass), *part.extra):
                 self._add_shape(body, shape)
-        # With its weight compensated and no contacts, the target costs nothing; `ArticulatedBodies` switches both.
+        # With compensated weight and no contacts, the target needs no computation; `ArticulatedBodies` switches both.
         target = world.add_body(name="target", pos=[0, 0, GROUND + TARGET_HALF], gravcomp=1)
         target.add_freejoint()
         box = Shape((TARGET_HALF,) * 3, 0.0, mass=_TARGET_MASS)
@@ -246,7 +246,7 @@ class Skeleton:
         return spec.compile()
 
     def relative(self, part: Part) -> tuple[Array, Array]:
-        """Place and rotation of a part at the start, as seen from its parent."""
+        """Return position and rotation of a part at the start, relative to its parent."""
         if not part.parent:
             return np.asarray(part.center), np.asarray(part.rotation)
         parent = self.parts[self.names.index(part.parent)]
