@@ -1,4 +1,4 @@
-"""Networks that read the sensors of a behavior."""
+"""Networks over the sensors of a behavior."""
 
 from sb3_ext.networks.body import NetworkBody, NetworkSettings
 from sb3_ext.networks.normalization import RunningNormalization

@@ -13,11 +13,12 @@ def action_features_size(spec: ActionSpec) -> int:
 
 
 def action_features(actions: torch.Tensor, spec: ActionSpec) -> torch.Tensor:
-    """Return actions as float (m, continuous size + sum of branches).
+    """Return action features, float (m, continuous size + sum of branches).
 
-    The continuous actions, then each branch index as a one-hot vector.
+    They are the continuous actions, then each branch index as a one-hot vector.
 
-    :param actions: (m, columns), first the continuous numbers, then the chosen index of each branch
+    :param actions: Actions (m, act_dim): the continuous ones, then the index of each branch.
+    :param spec: Action spec of the behavior.
     """
     continuous, chosen = actions.tensor_split([spec.continuous_size], dim=1)
     sizes = torch.tensor(spec.discrete_branches, dtype=torch.int64, device=actions.device)

@@ -1,4 +1,4 @@
-"""`NetworkBody`: what the sensors of a behavior send → features. The trunk of actors, critics and reward signals."""
+"""`NetworkBody`: features of a behavior's observations, for actors, critics and reward signals."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from unity_gym.specs import BehaviorSpec, DimensionProperty, ObservationType
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """The size and kind of a network, under Unity's names.
+    """Size and kind of a network, with Unity's names.
 
-    :param hidden_units: width of the layers and of every visual encoding
-    :param num_layers: dense layers after the encodings
-    :param normalize: normalize vector observations by their running statistics
-    :param vis_encode_type: see `visual_encoder`
-    :param goal_conditioning_type: "hyper" lets goal observations write the last layer's weights, "none" treats them as
-        any other
-    :param memory_size: numbers of LSTM memory, even; 0 for none
-    :param sequence_length: decisions through which the memory is trained
-    :param use_previous_action: The LSTM also reads the agent's previous action, which is zeros at the start of an
-        episode.
+    :param hidden_units: Width of the layers and of each visual encoding.
+    :param num_layers: Number of dense layers after the encodings.
+    :param normalize: Whether to normalize vector observations by their running statistics.
+    :param vis_encode_type: Kind of the visual encoder; see `visual_encoder`.
+    :param goal_conditioning_type: "hyper" if goal observations generate the last layer's weights, "none" to treat them
+        as any other.
+    :param memory_size: Size of the LSTM's state, even; 0 for no LSTM.
+    :param sequence_length: Decisions per sequence through which the LSTM is trained.
+    :param use_previous_action: Whether the LSTM also reads the agent's previous action, which is zeros at the start of
+        an episode.
     :param net_arch: Widths of the dense layers, instead of `num_layers` of `hidden_units`; the width of encodings
         stays `hidden_units`.
-    :param activation_fn: Activation behind each dense layer.
-    :param normalize_images: Read images in `[0, 1]`; False reads them in `[0, 255]`.
-    :param features_extractor: Builds what reads the sensors, instead of the encoders, the attention over entities and
-        the goal conditioning.
-    :raises UnityGymError: a size that is no size
-    :raises InvalidValueError: another kind of goal conditioning
+    :param activation_fn: Activation after each dense layer.
+    :param normalize_images: Whether images are in `[0, 1]`; False for `[0, 255]`.
+    :param features_extractor: Factory of the extractor that replaces the encoders, the attention over entities and the
+        goal conditioning.
+    :raises UnityGymError: If a size is out of range, or `use_previous_action` is set without `memory_size`.
+    :raises InvalidValueError: If `goal_conditioning_type` has another value.
     """
 
     hidden_units: int = 128
@@ -59,7 +59,7 @@ class NetworkSettings:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The widths of the dense layers."""
+        """Widths of the dense layers."""
         return (self.hidden_units,) * self.num_layers if self.net_arch is None else self.net_arch
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class NetworkSettings:
 
 
 class Inputs(list[torch.Tensor]):
-    """Observations as `Encoding.encode` reads them, one (n, …) each: vectors as one, then images, then entities."""
+    """Inputs of `Encoding.encode`, one tensor (n, …) each: all vectors joined, then images, then entities."""
 
 
 def as_floats(observations: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -88,16 +88,16 @@ def as_floats(observations: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 class Encoding(nn.Module):
-    """Sensor columns → the numbers that dense layers read: encoders, normalization, attention over entities.
+    """Encoding of observations for dense layers: encoders, normalization, attention over entities.
 
-    Vector sensors are concatenated (and normalized), each image has an encoder of its own, sensors with a varying
-    number of entities are attended to. `size` is the width of the result, and `goals` says which of its numbers tell
-    the goal, where that writes weights.
+    Vector sensors are concatenated (and normalized), each image has its own encoder, and sensors with a varying number
+    of entities share an attention. `size` is the width of the result. `goals` are the indices of its features that
+    encode the goal, if goals generate weights.
 
-    :param spec: what the agents observe
-    :param settings: size and kind
-    :param normalization: statistics to share with another network of the same behavior
-    :raises UnityGymError: a sensor that no encoder takes
+    :param spec: Specification of the behavior.
+    :param settings: Size and kind of the network.
+    :param normalization: Statistics to share with another network of the same behavior.
+    :raises UnityGymError: If no encoder supports a sensor.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Encoding(nn.Module):
         self.goals = self._find_goals(spec, goals) if conditions else []
 
     def _find_goals(self, spec: BehaviorSpec, goals: Sequence[int]) -> list[int]:
-        """Which of the encoded numbers tell the goal."""
+        """Return the indices of the encoded features that belong to the goal."""
         columns: list[int] = []
         start = 0
         for index in self._vectors + self._images:
@@ -160,7 +160,7 @@ class Encoding(nn.Module):
     def prepare(self, observations: Sequence[torch.Tensor]) -> Inputs:
         """Join and normalize vector observations, once for all networks and minibatches, as no weights are involved.
 
-        :param observations: One (n, *shape) per sensor; or `Inputs`, which are returned as they are.
+        :param observations: One tensor (n, *shape) per sensor; or `Inputs`, which are returned unchanged.
         """
         if isinstance(observations, Inputs):
             return observations
@@ -172,7 +172,11 @@ class Encoding(nn.Module):
         return inputs
 
     def encode(self, observations: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One (n, *shape) a sensor, images as uint8 0…255 or float 0…1, or what `prepare` returns → (n, size)."""
+        """Return the encoding (n, size).
+
+        :param observations: One tensor (n, *shape) per sensor, images as uint8 in `[0, 255]` or float in `[0, 1]`; or
+            the return value of `prepare`.
+        """
         inputs = as_floats(self.prepare(observations))
         vectors, images = bool(self._vectors), len(self._images)
         if not self.settings.normalize_images:
@@ -190,7 +194,7 @@ class Encoding(nn.Module):
         return torch.cat([fixed, self.attention(fixed, entities)], 1)
 
     def _by_sensor(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return one tensor per sensor, in their order, from what `prepare` returns."""
+        """Return one tensor per sensor, in their order, from the return value of `prepare`."""
         sensors: list[torch.Tensor] = []
         if self._vectors:
             sensors += torch.split(inputs[0], self._vector_sizes, 1)
@@ -203,21 +207,21 @@ class Encoding(nn.Module):
         return columns[0] if len(columns) == 1 else torch.cat(columns, 1)
 
     def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
-        """Add (n, *shape) a sensor to the running statistics, where there are any."""
+        """Add observations, (n, *shape) per sensor, to the running statistics, if any."""
         if self.normalization is not None:
             self.normalization.update(self._vector(observations))
 
 
 class NetworkBody(Encoding):
-    """Sensor columns → features: the encoding, then dense layers, goal conditioning and memory.
+    """Features of observations: the encoding, then dense layers, goal conditioning and LSTM.
 
     `features` is the width of the result.
 
-    :param spec: what the agents observe and do
-    :param settings: size and kind
-    :param normalization: statistics to share with another body of the same behavior
-    :param extra_size: numbers in addition to the sensors, such as an action, that are joined to the encodings
-    :raises UnityGymError: a sensor that no encoder takes
+    :param spec: Specification of the behavior.
+    :param settings: Size and kind of the network.
+    :param normalization: Statistics to share with another body of the same behavior.
+    :param extra_size: Number of features in addition to the sensors, such as an action, joined to the encodings.
+    :raises UnityGymError: If no encoder supports a sensor.
     """
 
     def __init__(
@@ -248,20 +252,23 @@ class NetworkBody(Encoding):
         extra: torch.Tensor | None = None,
         actions: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Features of n rows, which are sequences of `length` rows where there is memory.
+        """Return the features of n rows, with an LSTM of sequences of `length` rows.
 
-        :param observations: one (n, *shape) a sensor; images as uint8 0…255 or float 0…1; or what `prepare` returns
-        :param memory: (n / length, state_size), before the first row of each sequence; None without memory
-        :param extra: (n, extra size); None without
-        :param actions: (n, action size), features of the actions of the rows; see `Memory.forward`
-        :return: (n, features), and the memory after the last row of each sequence
+        :param observations: One tensor (n, *shape) per sensor, images as uint8 in `[0, 255]` or float in `[0, 1]`; or
+            the return value of `prepare`.
+        :param memory: Recurrent states (n / length, state_size) before the first row of each sequence; None without
+            LSTM.
+        :param length: Rows per sequence.
+        :param extra: Extra features (n, extra size); None without.
+        :param actions: Features of the actions of the rows (n, action size); see `Memory.forward`.
+        :return: Features (n, features), and the recurrent states after the last row of each sequence.
         """
         x = self.encode(observations)
         if extra is not None:
             x = torch.cat([x, extra], 1)
         goal = x[:, self.goals] if self.goal_layer is not None else None
         if goal is not None and not self._goals_are_images and not any(column.requires_grad for column in observations):
-            goal = goal.detach()  # only what it was joined to depends on weights
+            goal = goal.detach()  # goal vectors depend on no weights
         x = self.layers(x)
         if self.goal_layer is not None:
             x = self.goal_layer(x, goal)
@@ -272,10 +279,10 @@ class NetworkBody(Encoding):
 
     @property
     def state_size(self) -> int:
-        """Size of the recurrent state, with the previous action if it is read; 0 without memory."""
+        """Size of the recurrent state, with the previous action if it is read; 0 without LSTM."""
         return 0 if self.memory is None else self.memory.state_size
 
     @property
     def action_size(self) -> int:
-        """Numbers of the previous action in the recurrent state; 0 if it is not read."""
+        """Size of the previous action's features in the recurrent state; 0 if it is not read."""
         return 0 if self.memory is None else self.memory.action_size

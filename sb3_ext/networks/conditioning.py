@@ -1,4 +1,4 @@
-"""Goal conditioning: the goal writes the weights of a layer."""
+"""Goal conditioning: the weights of a layer as a function of the goal."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from torch import nn
 
 from sb3_ext.networks.layers import linear, swish_layers
 
-_AGENTS_A_GOAL = 2  # so many or more: to write the weights once a goal is faster than once an agent
+_AGENTS_A_GOAL = 2  # from this number, computing the weights once per goal is faster than once per agent
 
 
 class GoalConditionedLayer(nn.Module):
-    """A dense layer whose weights are the output of a hypernetwork that reads the goal (Ha et al. 2016), then swish.
+    """Dense layer with swish, whose weights are the output of a hypernetwork of the goal (Ha et al. 2016).
 
-    :param inputs: features in
-    :param outputs: features out; also the width of the hypernetwork
-    :param goal_size: features of the goal
+    :param inputs: Number of input features.
+    :param outputs: Number of output features, and width of the hypernetwork.
+    :param goal_size: Number of features of the goal.
     """
 
     def __init__(self, inputs: int, outputs: int, goal_size: int) -> None:
@@ -30,7 +30,7 @@ class GoalConditionedLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
-        """(n, inputs) and (n, goal size) → (n, outputs)."""
+        """Return features (n, outputs) from features (n, inputs) and goals (n, goal size)."""
         if not goal.requires_grad and not torch.onnx.is_in_onnx_export():
             goals, which = torch.unique(goal, dim=0, return_inverse=True)
             if len(goals) * _AGENTS_A_GOAL <= len(goal):

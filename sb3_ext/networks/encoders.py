@@ -1,4 +1,4 @@
-"""Encoders of one visual sensor: C×H×W → a vector, with the layers and sizes of Unity's."""
+"""Encoders of one visual sensor (C, H, W) as a vector, with the layers and sizes of Unity's encoders."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ _SMALLEST_SIDE = {"fully_connected": 1, "match3": 5, "resnet": 15, "simple": 20,
 
 
 def visual_encoder(kind: str, shape: tuple[int, int, int], features: int) -> nn.Module:
-    """Return the encoder of images (n, C, H, W) in 0…1 → (n, features).
+    """Return an encoder of images (n, C, H, W) in `[0, 1]` with output (n, features).
 
     :param kind: "simple", "nature_cnn" (Mnih et al. 2015), "resnet" (Espeholt et al. 2018), "match3" or
-        "fully_connected"
-    :raises InvalidValueError: another kind
-    :raises UnityGymError: the image is too small for it
+        "fully_connected"; or the name of a plugin.
+    :param shape: Shape (C, H, W) of the images.
+    :param features: Number of output features.
+    :raises InvalidValueError: If the kind does not exist.
+    :raises UnityGymError: If the image is too small for the encoder, or a plugin returns no suitable module.
     """
     if kind in plugin_names(ENCODERS):
         return _plugged(kind, shape, features)
@@ -48,9 +50,9 @@ def visual_encoder(kind: str, shape: tuple[int, int, int], features: int) -> nn.
 
 
 def _plugged(kind: str, shape: tuple[int, int, int], features: int) -> nn.Module:
-    """Return the encoder of another package.
+    """Return the encoder of a plugin.
 
-    :raises UnityGymError: If it is none
+    :raises UnityGymError: If the plugin returns no suitable module.
     """
     encoder = load_plugin(ENCODERS, kind)(shape, features)
     if isinstance(encoder, nn.Module):
@@ -84,7 +86,7 @@ def _resnet(channels: int) -> nn.Sequential:
 
 
 class _Residual(nn.Module):
-    """x plus two convolutions of it that keep its shape."""
+    """Residual block: x plus two convolutions that keep its shape."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Attention over entities: sensors that show a varying number of things, each by the same features."""
+"""Attention over entities: sensors with a varying number of entities, each with the same features."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sb3_ext.networks.layers import linear, normal, swish_layers
 
 WIDTH = 128
 HEADS = 4
-ABSENT = -1e6  # added to the scores of entities that are not there
+ABSENT = -1e6  # score of absent entities
 
 
 class EntityAttention(nn.Module):
-    """Any number of entities, and what the agent knows of itself → one vector of `WIDTH` features.
+    """Attention from any number of entities and the agent's own features to one vector of `WIDTH` features.
 
-    Every entity is embedded together with the agent's own features; residual self-attention (Vaswani et al. 2017,
-    4 heads) relates the entities; their mean over those present is the result. A row of zeros is an absent entity.
+    Each entity is embedded together with the agent's own features. Residual self-attention (Vaswani et al. 2017,
+    4 heads) relates the entities, and the result is the mean over those present. A row of zeros is an absent entity.
 
-    :param self_size: features of the agent itself
-    :param entity_sizes: features of an entity, for each sensor
+    :param self_size: Number of the agent's own features.
+    :param entity_sizes: Number of features of an entity, per sensor.
     """
 
     def __init__(self, self_size: int, entity_sizes: Sequence[int]) -> None:
@@ -35,9 +35,9 @@ class EntityAttention(nn.Module):
         self.residual_norm = nn.LayerNorm(WIDTH, elementwise_affine=False)
 
     def forward(self, own: torch.Tensor, entities: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Own features (n, self size) and one (n, entities, features) a sensor → (n, WIDTH)."""
+        """Return features (n, WIDTH) from own features (n, self size) and (n, entities, features) per sensor."""
         if not torch.onnx.is_in_onnx_export():
-            entities = [x[:, (x != 0).any(2).any(0)] for x in entities]  # what is absent everywhere changes nothing
+            entities = [x[:, (x != 0).any(2).any(0)] for x in entities]  # columns of absent entities have no effect
         present = torch.cat([x.abs().amax(-1) > 0 for x in entities], 1)  # `!=` of floats is not in ONNX's opset 9
         if self.embed_self is not None:
             known = self.embed_self(own).unsqueeze(1)

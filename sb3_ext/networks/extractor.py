@@ -13,12 +13,12 @@ SensorTensors = Sequence[torch.Tensor]
 
 
 class SensorExtractor(nn.Module):
-    """A features extractor, which reads observations as their space forms them.
+    """Features extractor of Stable-Baselines3, which reads observations in the form of their space.
 
     `size` is the width of the features.
 
-    :param extractor: Reads a tensor, or a dictionary of tensors.
-    :param form: From one tensor per sensor to what the extractor reads.
+    :param extractor: Extractor of a tensor, or of a dictionary of tensors.
+    :param form: Function from one tensor per sensor to the input of the extractor.
     """
 
     def __init__(self, extractor: BaseFeaturesExtractor, form: Callable[[SensorTensors], Any]) -> None:

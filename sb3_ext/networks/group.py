@@ -1,4 +1,4 @@
-"""The network of a critic that reads a whole group."""
+"""Network of a critic over a whole group."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from sb3_ext.group_index import GroupIndex
 
 
-_KEY = 16  # numbers that a head compares two members by
+_KEY = 16  # size of a head's queries and keys
 
 
 class GroupBody(Encoding):
-    """What the members of groups see and do → features of the groups, of any size and in any order.
+    """Features of groups, of any size and in any order, from observations and actions of their members.
 
-    The observations of each member are encoded once, whatever number of groups it is in, and go through the dense
-    layers twice: by themselves, and together with the member's action. Residual self-attention of `HEADS` heads
-    (Vaswani et al. 2017) relates the members of a group, and a residual dense layer follows the mean over them. Unity's
-    network has the dense layers behind the mean, where a member is one part of many, and norms what it hands on, so
-    that a large number of one sensor drowns the others. Here only queries and keys are of normed members.
+    The observations of each member are encoded once, even if it is in several groups. They pass the dense layers twice:
+    alone, and together with the member's action. Residual self-attention of `HEADS` heads (Vaswani et al. 2017)
+    relates the members of a group, and a residual dense layer follows the mean over them. In Unity's network, the dense
+    layers follow the mean, which reduces the influence of a single member. Its output is normalized, so that large
+    values of one sensor outweigh the others. Here only queries and keys use normalized members.
 
-    `memory`, where there is any, is for who follows the groups. `features` is the width with it. A hook on `softmax`
-    sees the attention: (sets, who looks, at whom, heads).
+    The caller applies `memory`, the LSTM, if there is one; `features` is the width after it. A hook on `softmax`
+    receives the attention: (groups, querying member, attended member, heads).
 
-    :param spec: what the members observe and do
-    :param settings: size and kind; `hidden_units` is the width of the attention, too
-    :param normalization: statistics to share with another network of the same behavior
-    :raises UnityGymError: a sensor that no encoder takes, or a width that the heads of the attention cannot share
+    :param spec: Specification of the behavior.
+    :param settings: Size and kind of the network; `hidden_units` is the width of the attention, too.
+    :param normalization: Statistics to share with another network of the same behavior.
+    :raises UnityGymError: If no encoder supports a sensor, or the width is no multiple of `HEADS`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class GroupBody(Encoding):
         self._actions = actions
         action_size = actions.continuous_size + sum(actions.discrete_branches)
         self.embed_state = linear(self.size, inner, kaiming())
-        # A baseline starts as the value: chance differences of the two would drown rare rewards.
+        # The baseline starts equal to the value, as random differences of the two would outweigh rare rewards.
         self.embed_action = linear(action_size, inner, nn.init.zeros_)
         self.activation = activation()
         self.layers = dense_layers(inner, widths[1:], activation)
@@ -76,14 +76,14 @@ class GroupBody(Encoding):
         which: torch.Tensor | None = None,
         own: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Features without memory: of g groups as all members see, and of m groups as one sees and the others act.
+        """Return features before the LSTM of g groups without actions, and of m groups with the others' actions.
 
-        :param observations: one (u, *shape) a sensor, of u members
-        :param groups: g sets of them
-        :param actions: (u, columns), raw; without them there are none of the latter features
-        :param which: int64 (m,), the group
-        :param own: int64 (m,), the place in its set of the member whose action is not known
-        :return: (g + m, hidden units)
+        :param observations: One tensor (u, *shape) per sensor, of u members.
+        :param groups: Members of the g groups.
+        :param actions: Raw actions (u, act_dim); without them, features of g groups only.
+        :param which: Group of each of the m features, int64 (m,).
+        :param own: Position in its group of the member whose action is left out, int64 (m,).
+        :return: Features (g + m, hidden units).
         """
         members = self.embed_state(self.encode(observations))
         rows, present = groups.rows, groups.present
@@ -98,20 +98,24 @@ class GroupBody(Encoding):
         return features
 
     def _attend(self, members: torch.Tensor, rows: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-        """Members (…, width), sets of them (s, most) and who is in a set (s, most) → the sets' means (s, width).
+        """Return the means of sets after attention (s, width).
 
-        What a member looks for, is found by and tells is computed before it is put into its sets.
+        Queries, keys and values of a member are computed once, before they are gathered into its sets.
+
+        :param members: Features of the members (…, width).
+        :param rows: Rows of the members in each set (s, maximum size).
+        :param present: Whether an entry of `rows` is a member, bool (s, maximum size).
         """
         queries, keys = self.queries_and_keys(self.attention_norm(members)).chunk(2, 1)
         parts = [members, queries, keys, self.values(members)]
         in_sets = nn.functional.embedding(rows, torch.cat(parts, 1))
         member, query, key, value = torch.split(in_sets, [part.shape[1] for part in parts], 2)
         query, key, value = (part.reshape(*rows.shape, HEADS, -1) for part in (query, key, value))
-        # Groups are small: products one by one are faster than as many tiny matrix products.
-        scores = (query.unsqueeze(2) * key.unsqueeze(1)).sum(4) * _KEY**-0.5  # (s, who looks, at whom, heads)
+        # Groups are small: elementwise products are faster than many tiny matrix products.
+        scores = (query.unsqueeze(2) * key.unsqueeze(1)).sum(4) * _KEY**-0.5  # (s, querying, attended, heads)
         scores = scores.masked_fill(~present[:, None, :, None], ABSENT)
         share = (present / present.sum(1, keepdim=True)).unsqueeze(2)
-        # As attention is linear in the values, the mean over those who look is taken of the attention.
+        # As attention is linear in the values, the mean over the querying members is computed of the attention.
         attention = (self.softmax(scores) * share.unsqueeze(3)).sum(1)
         attended = (attention.unsqueeze(3) * value).sum(1).flatten(1)
         mean: torch.Tensor = (share * member).sum(1) + attended

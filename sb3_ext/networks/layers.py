@@ -11,7 +11,7 @@ Initializer = Callable[[torch.Tensor], torch.Tensor]
 
 
 def kaiming(gain: float = 1.0) -> Initializer:
-    """Return normal numbers with standard deviation gain / sqrt(fan-in)."""
+    """Return an initializer of normal weights with standard deviation gain / sqrt(fan-in)."""
 
     def fill(weight: torch.Tensor) -> torch.Tensor:
         return nn.init.kaiming_normal_(weight, nonlinearity="linear").mul_(gain)
@@ -20,19 +20,19 @@ def kaiming(gain: float = 1.0) -> Initializer:
 
 
 def normal(deviation: float) -> Initializer:
-    """Return normal numbers with this standard deviation."""
+    """Return an initializer of normal weights with this standard deviation."""
     return lambda weight: nn.init.normal_(weight, std=deviation)
 
 
 def xavier_rows(weight: torch.Tensor) -> torch.Tensor:
-    """Each row as the weights of a layer with one output."""
+    """Initialize each row as the weights of a layer with one output."""
     for row in weight:
         nn.init.xavier_uniform_(row.unsqueeze(0))
     return weight
 
 
 def linear(inputs: int, outputs: int, weight: Initializer = nn.init.xavier_uniform_) -> nn.Linear:
-    """Return a dense layer: `weight` fills the weights, biases are zero."""
+    """Return a dense layer with weights initialized by `weight` and zero biases."""
     layer = nn.Linear(inputs, outputs)
     with torch.no_grad():
         weight(layer.weight)
@@ -48,7 +48,7 @@ def value_layer(features: int, signals: int) -> nn.Linear:
 def dense_layers(
     inputs: int, widths: Sequence[int], activation: type[nn.Module] = nn.SiLU, weight: Initializer | None = None
 ) -> nn.Sequential:
-    """Dense layers of these widths, each with the activation behind it; none are the identity."""
+    """Return dense layers of these widths, each followed by the activation; the identity for no widths."""
     layers: list[nn.Module] = []
     for width in widths:
         layers += [linear(inputs, width, weight or kaiming()), activation()]
@@ -57,5 +57,5 @@ def dense_layers(
 
 
 def swish_layers(inputs: int, width: int, count: int, weight: Initializer | None = None) -> nn.Sequential:
-    """`count` times dense layer and swish (x · sigmoid x), from `inputs` to `width` features."""
+    """Return `count` dense layers, each followed by swish (x · sigmoid x), from `inputs` to `width` features."""
     return dense_layers(inputs, [width] * count, weight=weight)

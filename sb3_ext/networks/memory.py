@@ -1,4 +1,4 @@
-"""LSTM memory."""
+"""LSTM layer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from torch import nn
 
 
 class Memory(nn.Module):
-    """One LSTM layer (Hochreiter & Schmidhuber 1997) whose state is a plain vector: hidden half first, then cell.
+    """LSTM layer (Hochreiter & Schmidhuber 1997) whose state is one vector: the hidden half, then the cell half.
 
-    :param inputs: features in
-    With `action_size`, the LSTM also reads the previous action of each row, and the state vector starts with that of
-    the next row.
+    With `action_size`, the LSTM also reads the previous action of each row. The state vector then starts with the
+    previous action of the next row.
 
-    :param inputs: features in
-    :param size: Size of the LSTM's state, even; the features out are half of it.
-    :param action_size: Numbers of the previous action; 0 to read none.
+    :param inputs: Number of input features.
+    :param size: Size of the LSTM's state, even; the number of output features is half of it.
+    :param action_size: Number of features of the previous action; 0 to read none.
     """
 
     def __init__(self, inputs: int, size: int, action_size: int = 0) -> None:
@@ -31,7 +30,7 @@ class Memory(nn.Module):
                 else:
                     parameter.zero_()
                     if name.startswith("bias_ih"):
-                        parameter[hidden : 2 * hidden] = 1  # the forget gate: remember at first
+                        parameter[hidden : 2 * hidden] = 1  # forget gate: keep the cell state at first
 
     def forward(
         self,
@@ -41,15 +40,16 @@ class Memory(nn.Module):
         counts: torch.Tensor | None = None,
         actions: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sequences of `length` rows each, one after another.
+        """Apply the LSTM to sequences of `length` rows each, one after another.
 
-        :param x: (sequences · length, inputs)
-        :param memory: (sequences, state size), before the first row of each
-        :param counts: int64 (sequences,), how many rows of each count; None for all
-        :param actions: (sequences · length, action size), of the rows; of the last row of each sequence, it can be
-            left out. None with `length` 1: the action that starts the memory afterwards is then that before the row.
-        :return: (sequences · length, size / 2), and the memory (sequences, state size) after the last row of each that
-            counts
+        :param x: Features (sequences · length, inputs).
+        :param memory: State vectors (sequences, state size) before the first row of each sequence.
+        :param length: Rows per sequence.
+        :param counts: Number of valid rows per sequence, int64 (sequences,); None for all.
+        :param actions: Features of the rows' actions (sequences · length, action size); those of each sequence's last
+            row are optional. None with `length` 1: the state afterwards then starts with the action before the row.
+        :return: Features (sequences · length, size / 2), and the state vectors (sequences, state size) after the last
+            valid row of each sequence.
         """
         hidden = self.lstm.hidden_size
         last, memory = memory[:, : self.action_size], memory[:, self.action_size :]

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _WITHOUT_FLOAT64 = ("mps",)
-"""Kinds of devices."""
+"""Device types without float64."""
 
 
 class RunningNormalization(nn.Module):
-    """Shifts and scales by the mean and standard deviation of everything seen so far, and clips to ±5.
+    """Normalization by the mean and standard deviation of all observations so far, clipped to `[-5, 5]`.
 
     The statistics are exact sums over batches (Chan et al. 1979, the batch form of Welford's recursion) in float64
-    and are saved with the network. As in Unity they start as one observation of mean 0 and variance 1.
+    and are saved with the network. As in Unity, they start as one observation of mean 0 and variance 1.
 
-    :param size: features
+    :param size: Number of features.
     """
 
     count: torch.Tensor
@@ -35,7 +35,7 @@ class RunningNormalization(nn.Module):
         self.register_buffer("count", torch.ones((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("squares", torch.ones(size, dtype=torch.float64))
-        # What `forward` needs of them in float32; networks ask far more often than the statistics change.
+        # Derived values in float32 for `forward`, which runs far more often than the statistics change.
         self.register_buffer("shift", torch.zeros(size), persistent=False)
         self.register_buffer("scale", torch.ones(size), persistent=False)
         self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
@@ -47,7 +47,7 @@ class RunningNormalization(nn.Module):
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize (n, size), in its own dtype."""
+        """Normalize (n, size) in the dtype of `x`."""
         shift, scale = self.shift, self.scale
         if x.dtype != scale.dtype:
             shift, scale = self.mean.to(x.dtype), self._exact_scale().to(x.dtype)
@@ -76,7 +76,7 @@ class RunningNormalization(nn.Module):
 
     @property
     def fresh(self) -> bool:
-        """True until the first update."""
+        """Whether there was no update yet."""
         return self.count.item() == 1
 
 

@@ -1,4 +1,4 @@
-"""`TwinCritic`: two estimates of what an action is worth."""
+"""`TwinCritic`: two estimates of the value of an action."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from unity_gym.specs import BehaviorSpec
 class TwinLinear(nn.Module):
     """Two dense layers of one size, in one operation.
 
-    :param inputs: features in
-    :param outputs: features out
-    :param weight: fills the weights (outputs, inputs) of each
+    :param inputs: Number of input features.
+    :param outputs: Number of output features.
+    :param weight: Initializer of the weights (outputs, inputs) of each.
     """
 
     def __init__(self, inputs: int, outputs: int, weight: Initializer) -> None:
@@ -29,24 +29,24 @@ class TwinLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(2, 1, outputs))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(2, n, inputs), or (n, inputs) for both → (2, n, outputs)."""
+        """Return (2, n, outputs) from (2, n, inputs), or from (n, inputs) for both."""
         return torch.baddbmm(self.bias, x.expand(2, -1, -1), self.weight)
 
 
 class TwinCritic(nn.Module):
-    """Q₁ and Q₂ of Fujimoto et al. (2018), of all reward signals.
+    """Critics Q₁ and Q₂ of Fujimoto et al. (2018), for all reward signals.
 
-    They read the state and the continuous action, and give one number for each choice of each branch, or one where
-    there are no branches. What an action of several branches is worth is the mean over its choices.
+    Each critic reads the state and the continuous action, and returns one value per discrete action of each branch, or
+    one value without branches. The value of an action with several branches is the mean over its discrete actions.
 
-    Both read the same encoding of the state, to which the action is joined; their dense layers are their own. With
-    memory, the encoding is a whole `NetworkBody`, so that what is remembered does not depend on the action judged.
+    Both critics share the encoding of the state, to which the action is joined, but not the dense layers. With an LSTM,
+    the encoding is a whole `NetworkBody`, so that the recurrent state does not depend on the evaluated action.
 
-    :param spec: what the agents observe and do
-    :param settings: size and kind
-    :param signals: reward signals
-    :param normalization: statistics to share with another network of the same behavior
-    :raises UnityGymError: a sensor that no encoder takes
+    :param spec: Specification of the behavior.
+    :param settings: Size and kind of the network.
+    :param signals: Number of reward signals.
+    :param normalization: Statistics to share with another network of the same behavior.
+    :raises UnityGymError: If no encoder supports a sensor.
     """
 
     def __init__(
@@ -84,13 +84,17 @@ class TwinCritic(nn.Module):
         length: int = 1,
         actions: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the state, as `forward` reads it; as `NetworkBody.forward`."""
+        """Return the state features for `forward`, and the recurrent states afterwards; see `NetworkBody.forward`."""
         if isinstance(self.body, NetworkBody):
             return self.body(observations, memory, length, actions=actions)  # type: ignore[no-any-return]
         return self.body.encode(observations), None
 
     def forward(self, states: torch.Tensor, actions: torch.Tensor | None) -> torch.Tensor:
-        """Return what `observe` gives, and the continuous numbers (n, size) → (2, n, signals, sum of branches or 1)."""
+        """Return Q-values (2, n, signals, sum of branches or 1).
+
+        :param states: State features of `observe`.
+        :param actions: Continuous actions (n, size); None without.
+        """
         x = self.layers(states if actions is None else torch.cat([states, actions], 1))
         if self.goal_layers:
             goal, x = states[:, self._goals], x.expand(2, -1, -1)

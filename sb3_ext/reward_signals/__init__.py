@@ -1,4 +1,4 @@
-"""Reward signals: what agents are rewarded for, each with a discount, a strength and a value head of its own."""
+"""Reward signals, each with its own discount, strength and value head."""
 
 from sb3_ext.reward_signals.curiosity import Curiosity
 from sb3_ext.reward_signals.gail import GAIL

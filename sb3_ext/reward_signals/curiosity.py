@@ -1,4 +1,4 @@
-"""Curiosity: what the agent cannot foresee of its own doing is worth seeing."""
+"""Curiosity: rewards for outcomes of the agent's actions that a model does not predict."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from sb3_ext.reward_signals.signal import LearnedSignal
 from sb3_ext.rollout import Decisions
 from unity_gym.specs import BehaviorSpec
 
-_WIDTH = 256  # of the hidden layers of both models
+_WIDTH = 256  # width of the hidden layers of both models
 _FORWARD_WEIGHT = 0.2  # β of the paper
 _LOSS_WEIGHT = 10.0
 
 
 class Curiosity(LearnedSignal):
-    """The intrinsic curiosity module: the reward is the error of a forward model in a space of learned features.
+    """Intrinsic curiosity module: the reward is the error of a forward model in a space of learned features.
 
-    Paper: https://arxiv.org/abs/1705.05363. φ encodes an observation. The inverse model tells the action from φ(s) and
-    φ(s'), so that φ keeps what the agent can influence; the forward model tells φ(s') from φ(s) and the action. With
-    Unity's weights, the loss is 10 (0.2 L_F + 0.8 L_I), where L_F = ½‖φ̂(s') − φ(s')‖² and L_I is the squared error of
-    the continuous (raw) actions plus the cross-entropies of the branches. The reward is L_F of a decision, at most
-    1 / `strength`; it is 0 until the models have learned for the first time. It does not end with an episode, as
-    curiosity does not.
+    Paper: https://arxiv.org/abs/1705.05363. φ encodes an observation. The inverse model predicts the action from φ(s)
+    and φ(s'), so that φ represents what the agent can influence. The forward model predicts φ(s') from φ(s) and the
+    action. With Unity's weights, the loss is 10 (0.2 L_F + 0.8 L_I), where L_F = ½‖φ̂(s') − φ(s')‖². L_I is the squared
+    error of the raw continuous actions plus the cross-entropies of the branches. The reward is L_F of a decision, at
+    most 1 / `strength`, and 0 before the first update of the models. Returns are non-episodic.
 
-    :param gamma: discount of future rewards
-    :param strength: factor of the rewards
-    :param learning_rate: of all three networks
-    :param network: of φ, as in `NetworkSettings`, but without memory
-    :raises UnityGymError: a discount outside 0…1, or memory
+    :param gamma: Discount of future rewards.
+    :param strength: Factor of the rewards.
+    :param learning_rate: Learning rate of all three networks.
+    :param network: Parameters of φ as in `NetworkSettings`, except `memory_size`.
+    :raises UnityGymError: If `gamma` is not in `[0, 1]`, or `memory_size` is given.
     """
 
     name = "curiosity"
@@ -56,17 +55,17 @@ class Curiosity(LearnedSignal):
         self.register_buffer("has_learned", torch.zeros((), dtype=torch.bool))
 
     def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
-        """Add (n, *shape) a sensor to the statistics of φ's vector observations, where there are any."""
+        """Add observations, (n, *shape) per sensor, to the statistics of φ's vector observations, if any."""
         self.encoder.update_normalization(observations)
 
     @torch.no_grad()
     def rewards(self, batch: Decisions) -> torch.Tensor:
-        """Return a float tensor (m,): the forward model's errors."""
+        """Return the forward model's errors, a float tensor (m,)."""
         errors = self._forward_errors(batch, *self._encode(batch)) * self.has_learned
         return errors.clamp(max=1 / self.strength) if self.strength else errors
 
     def update(self, batch: Decisions) -> dict[str, torch.Tensor]:
-        """One step down the loss: both of its parts."""
+        """Make one gradient step, and return both parts of the loss."""
         before, after = self._encode(batch)
         forward_loss = batch.mean(self._forward_errors(batch, before, after))
         inverse_loss = batch.mean(self._inverse_errors(batch, before, after))
@@ -75,19 +74,19 @@ class Curiosity(LearnedSignal):
         return {"forward_loss": forward_loss.detach(), "inverse_loss": inverse_loss.detach()}
 
     def _encode(self, batch: Decisions) -> tuple[torch.Tensor, torch.Tensor]:
-        """φ(s) and φ(s'), (m, features) each."""
+        """Return φ(s) and φ(s'), (m, features) each."""
         both = [torch.cat(pair) for pair in zip(batch.observations, batch.next_observations, strict=True)]
         before, after = self.encoder(both)[0].chunk(2)
         return before, after
 
     def _forward_errors(self, batch: Decisions, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-        """(m,), ½‖φ̂(s') − φ(s')‖²."""
+        """Return ½‖φ̂(s') − φ(s')‖², (m,)."""
         predicted = self.forward_model(torch.cat([before, action_features(batch.actions, self._actions)], 1))
         errors: torch.Tensor = 0.5 * (predicted - after).square().sum(1)
         return errors
 
     def _inverse_errors(self, batch: Decisions, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-        """(m,), ‖â − a‖² of the numbers, and −ln p(a) of each choice."""
+        """Return ‖â − a‖² of the continuous actions plus −ln p(a) of each discrete action, (m,)."""
         size = self._actions.continuous_size
         numbers, *branches = self.inverse_model(torch.cat([before, after], 1)).split(
             [size, *self._actions.discrete_branches], 1

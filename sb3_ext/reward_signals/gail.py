@@ -1,4 +1,4 @@
-"""Generative adversarial imitation learning: what the expert would have done is rewarded."""
+"""Generative adversarial imitation learning: rewards for behavior like the expert's."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _BETA_STEP = 0.0005
 
 
 class GAIL(LearnedSignal):
-    """A discriminator learns to tell the expert from the policy, which is rewarded for being taken for the expert.
+    """Generative adversarial imitation learning: rewards from a discriminator D between expert and policy.
 
-    Paper: https://arxiv.org/abs/1606.03476. D is near 1 for what the expert recorded. The reward is −ln(1 − D), and the
-    loss −E_expert[ln D] − E_policy[ln(1 − D)] + 10 E[(‖∇D‖ − 1)²]. The last term is the gradient penalty of Gulrajani
-    et al. (2017), over all inputs together, at random points between those of the expert and of the policy. Each
-    minibatch of the policy meets as many decisions of the expert, drawn with replacement.
+    Paper: https://arxiv.org/abs/1606.03476. D approaches 1 for decisions of the expert. The reward is −ln(1 − D), and
+    the loss −E_expert[ln D] − E_policy[ln(1 − D)] + 10 E[(‖∇D‖ − 1)²]. The last term is the gradient penalty of
+    Gulrajani et al. (2017), over all inputs together, at random points between those of the expert and of the policy.
+    Each minibatch of the policy is paired with as many decisions of the expert, sampled with replacement.
 
-    `use_vail` adds the variational bottleneck of Peng et al. (2019), https://arxiv.org/abs/1810.00821: D reads
-    z ~ N(μ(s), σ²) and the loss gains β (KL − 0.5), with the divergence of z from N(0, 1), of expert and policy added;
-    β follows by dual gradient ascent. Rewards are those of z = μ(s).
+    `use_vail` adds the variational bottleneck of Peng et al. (2019), https://arxiv.org/abs/1810.00821. D then reads
+    z ~ N(μ(s), σ²), and the loss includes β (KL − 0.5), with the sum of the divergences of z from N(0, 1) for expert
+    and policy. β follows by dual gradient ascent. Rewards use z = μ(s).
 
     With `normalize`, vector observations are scaled by the expert's statistics.
 
-    :param demonstrations: a `.demo` file, a folder of them, or a loaded demonstration of the behavior
-    :param gamma: discount of future rewards
-    :param strength: factor of the rewards
-    :param learning_rate: of the discriminator
-    :param use_actions: D reads the action, as the environment gets it, and whether the episode came to its end, too
-    :param use_vail: with the bottleneck
-    :param network: of the discriminator, as in `NetworkSettings`, but without memory
-    :raises DemonstrationError: no such demonstration
-    :raises UnityGymError: a discount outside 0…1, or memory
+    :param demonstrations: Path of a `.demo` file or a folder of them, or a loaded demonstration of the behavior.
+    :param gamma: Discount of future rewards.
+    :param strength: Factor of the rewards.
+    :param learning_rate: Learning rate of the discriminator.
+    :param use_actions: Whether D also reads the environment's action and whether the episode terminated.
+    :param use_vail: Whether to add the bottleneck.
+    :param network: Parameters of the discriminator as in `NetworkSettings`, except `memory_size`.
+    :raises DemonstrationError: If the demonstration does not exist.
+    :raises UnityGymError: If `gamma` is not in `[0, 1]`, or `memory_size` is given.
     """
 
     name = "gail"
@@ -70,9 +70,9 @@ class GAIL(LearnedSignal):
     def setup(self, spec: BehaviorSpec) -> None:
         """Build the discriminator and its optimizer, and read the demonstration.
 
-        A demonstration that is gone, as it may be where a saved model is loaded, is missed only when the model learns.
+        If a loaded model's demonstration no longer exists, only learning raises an error.
 
-        :raises DemonstrationError: the demonstration cannot be read, or does not fit the behavior
+        :raises DemonstrationError: If the demonstration cannot be read, or is incompatible with the behavior spec.
         """
         super().setup(spec)
         self._spec = spec
@@ -94,14 +94,14 @@ class GAIL(LearnedSignal):
 
     @torch.no_grad()
     def rewards(self, batch: Decisions) -> torch.Tensor:
-        """Return a float tensor (m,): −ln(1 − D (1 − 1e-7))."""
+        """Return −ln(1 − D (1 − 1e-7)), a float tensor (m,)."""
         features = self._features(self._inputs(batch))
         logit = self.logit(self.mean(features) if self.use_vail else features).squeeze(1)
-        # 1 − D (1 − ε) = (1 − D) + ε D, which keeps its digits where D is almost 1
+        # 1 − D (1 − ε) = (1 − D) + ε D, which stays precise for D near 1
         return -(torch.sigmoid(-logit) + _EPSILON * torch.sigmoid(logit)).log()
 
     def update(self, batch: Decisions) -> dict[str, torch.Tensor]:
-        """One step down the loss: its parts, and the means of D for expert and policy."""
+        """Make one gradient step, and return the parts of the loss and the means of D for expert and policy."""
         shown = self._inputs(batch)
         if batch.valid is not None:
             shown = [column[batch.valid] for column in shown]
@@ -136,7 +136,11 @@ class GAIL(LearnedSignal):
         return self._expert
 
     def _inputs(self, batch: Decisions) -> list[torch.Tensor]:
-        """One float (m, *shape) a sensor, images in 0…1, and where actions count (m, action features and end)."""
+        """Return the inputs of D.
+
+        One float tensor (m, *shape) per sensor, images in `[0, 1]`, and with `use_actions` one of action features and
+        termination (m, features + 1).
+        """
         inputs = [column / 255 if column.dtype == torch.uint8 else column for column in batch.observations]
         if self.use_actions:
             actions = action_features(batch.environment_actions, self._spec.action_spec)
@@ -149,7 +153,7 @@ class GAIL(LearnedSignal):
         return self.body(inputs[:-1], extra=inputs[-1])[0]  # type: ignore[no-any-return]
 
     def _discriminate(self, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the logits (m,) of D while it learns, and the means (m, bottleneck) of z."""
+        """Return the logits (m,) of D during learning, and the means (m, bottleneck) of z."""
         features, mean = self._features(inputs), None
         if self.use_vail:
             mean = self.mean(features)

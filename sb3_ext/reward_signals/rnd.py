@@ -1,4 +1,4 @@
-"""Random network distillation: what was not seen often is worth seeing."""
+"""Random network distillation: rewards for rarely seen observations."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _ENOUGH = 1000  # observations
 
 
 class RND(LearnedSignal):
-    """The reward is the error of a network that learns what another, random and fixed, makes of an observation.
+    """Random network distillation: the reward is a network's error in predicting the output of a random, fixed one.
 
     Paper: https://arxiv.org/abs/1810.12894. The reward is ‖f̂(s) − f(s)‖², and the loss its mean; f and f̂ have the same
-    size. With `normalize`, both networks scale vector observations by the statistics of the first 1000 or more, which
-    then stay: otherwise f would move, and with it what is new. The reward does not end with an episode.
+    size. With `normalize`, both networks scale vector observations by the statistics of the first 1000 or more. These
+    then stay constant, so that f and the rewards of known observations do not change. Returns are non-episodic.
 
-    :param gamma: discount of future rewards
-    :param strength: factor of the rewards
-    :param learning_rate: of f̂
-    :param network: of both, as in `NetworkSettings`, but without memory
-    :raises UnityGymError: a discount outside 0…1, or memory
+    :param gamma: Discount of future rewards.
+    :param strength: Factor of the rewards.
+    :param learning_rate: Learning rate of f̂.
+    :param network: Parameters of both networks as in `NetworkSettings`, except `memory_size`.
+    :raises UnityGymError: If `gamma` is not in `[0, 1]`, or `memory_size` is given.
     """
 
     name = "rnd"
@@ -40,18 +40,18 @@ class RND(LearnedSignal):
         self.predictor = NetworkBody(spec, self.settings, self.target.normalization)
 
     def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
-        """Add (n, *shape) a sensor to the statistics, until they rest on enough."""
+        """Add observations, (n, *shape) per sensor, to the statistics until they contain more than 1000."""
         statistics = self.target.normalization
         if statistics is not None and statistics.count <= _ENOUGH:
             self.target.update_normalization(observations)
 
     @torch.no_grad()
     def rewards(self, batch: Decisions) -> torch.Tensor:
-        """Return a float tensor (m,): the errors."""
+        """Return the errors, a float tensor (m,)."""
         return self._errors(batch)
 
     def update(self, batch: Decisions) -> dict[str, torch.Tensor]:
-        """One step down the loss."""
+        """Make one gradient step, and return the loss."""
         loss = batch.mean(self._errors(batch))
         self._descend(loss)
         return {"loss": loss.detach()}

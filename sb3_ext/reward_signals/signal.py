@@ -1,4 +1,4 @@
-"""What every reward signal has in common, and the scene's own reward."""
+"""Base classes of reward signals, and the reward of the scene."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from unity_gym.specs import BehaviorSpec
 
 
 class RewardSignal(nn.Module):
-    """Gives each decision a reward, and may learn from every minibatch that the algorithm learns from.
+    """Base class of reward signals: a reward for each decision, which may be learned from the algorithm's minibatches.
 
-    An algorithm copies the signals that it is given and calls `setup` once. It calls `update_normalization` once for
-    everything that was seen, before it asks for `rewards` of it, and `update` for every minibatch of an update. It
-    saves and loads the `state_dict`.
+    An algorithm copies the given signals and calls `setup` once. It calls `update_normalization` once for all new
+    observations, before `rewards` for them, and `update` for each minibatch of an update. It saves and loads the
+    `state_dict`.
 
-    :param gamma: discount of future rewards
-    :param strength: factor of the rewards
-    :raises UnityGymError: a discount outside 0…1
+    :param gamma: Discount of future rewards.
+    :param strength: Factor of the rewards.
+    :raises UnityGymError: If `gamma` is not in `[0, 1]`.
     """
 
     name: ClassVar[str]
-    """Of the value head and in the log."""
+    """Name of the value head and in the log."""
 
     non_episodic: ClassVar[bool] = False
-    """The value of what follows counts also where an episode came to its end."""
+    """Whether returns are non-episodic: bootstrap from the next state even after termination."""
 
     def __init__(self, gamma: float = 0.99, strength: float = 1.0) -> None:
         super().__init__()
@@ -39,40 +39,40 @@ class RewardSignal(nn.Module):
         self.gamma, self.strength = gamma, strength
 
     def setup(self, spec: BehaviorSpec) -> None:
-        """Build what depends on the behavior's sensors and actions: nothing, unless overridden."""
+        """Build the parts that depend on the behavior's sensors and actions; the base class has none."""
 
     def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
-        """Add what agents saw, (n, *shape) a sensor, to running statistics: to none, unless overridden."""
+        """Add observations, (n, *shape) per sensor, to running statistics; the base class has none."""
 
     def rewards(self, batch: Decisions) -> torch.Tensor:
-        """Return a float tensor (m,): the rewards of the batch's decisions before `strength`."""
+        """Return the rewards of the batch's decisions before `strength`, a float tensor (m,)."""
         raise NotImplementedError
 
     def update(self, batch: Decisions) -> Mapping[str, float | torch.Tensor]:  # noqa: ARG002
-        """Learn from a minibatch (where `batch.valid` holds): numbers for the log, by name. None, unless overridden."""
+        """Learn from the valid decisions of a minibatch, and return logger values by name; the base class has none."""
         return {}
 
 
 class Extrinsic(RewardSignal):
-    """The reward of the scene: the agent's own and its group's."""
+    """Reward of the scene: the sum of individual and group reward."""
 
     name = "extrinsic"
 
     def rewards(self, batch: Decisions) -> torch.Tensor:
-        """Return what the environment gave."""
+        """Return the environment's rewards."""
         return batch.rewards + batch.group_rewards
 
 
 class LearnedSignal(RewardSignal):
-    """A reward that networks give, which learn with an Adam of their own at a constant learning rate.
+    """Base class of rewards from networks, which learn with a separate Adam optimizer at a constant learning rate.
 
     The state of the optimizer is part of the `state_dict`.
 
-    :param gamma: discount of future rewards
-    :param strength: factor of the rewards
-    :param learning_rate: of the networks
-    :param network: as in `NetworkSettings`, but without memory
-    :raises UnityGymError: a discount outside 0…1, or memory
+    :param gamma: Discount of future rewards.
+    :param strength: Factor of the rewards.
+    :param learning_rate: Learning rate of the networks.
+    :param network: Parameters of `NetworkSettings`, except `memory_size`.
+    :raises UnityGymError: If `gamma` is not in `[0, 1]`, or `memory_size` is given.
     """
 
     optimizer: torch.optim.Optimizer
@@ -103,7 +103,7 @@ class LearnedSignal(RewardSignal):
         return self.optimizer.state_dict()
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Go on with this state of the optimizer, at the learning rate of this signal."""
+        """Load a state of the optimizer, but keep the learning rate of this signal."""
         self.optimizer.load_state_dict(state)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
