@@ -1,4 +1,4 @@
-"""`JointTraining`: the loop in which samplers act for some behaviors and their learners learn."""
+"""`JointTraining`: the loop that alternates between samplers, which let agents act, and learners."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from sb3_ext.sampler import Request, Samples, plain_name
 from sb3_ext.self_play import number_and_name
 from unity_gym.specs import BehaviorSpec
 
-_ROUND = 8  # updates after which samplers that do not wait for each other stop once
+_ROUND = 8  # updates after which all samplers stop once that do not wait for each other
 
 
 class JointTraining:
-    """Samplers and learners of all behaviors of a scene.
+    """Joint training of samplers and learners of all behaviors of a scene.
 
-    A subclass says where a learner comes from and what else is due.
+    A subclass builds the learners and defines further events.
 
-    :param samplers: They act.
+    :param samplers: Samplers of the agents.
     """
 
     def __init__(self, samplers: Sequence[PlacedSampler]) -> None:
         self._samplers = samplers
-        self._learners: dict[str, Learner] = {}  # by behavior, without the team
+        self._learners: dict[str, Learner] = {}  # by behavior, without a team
         self._published: dict[str, int] = {}
-        self._learning_team = ""  # of the behaviors with self-play
-        self._finished: dict[str, set[int]] = defaultdict(set)  # the samplers that handed over the last timesteps
+        self._learning_team = ""  # team of the behaviors with self-play
+        self._finished: dict[str, set[int]] = defaultdict(set)  # samplers that have returned their last timesteps
         self._appeared: dict[str, BehaviorSpec] = {}  # behaviors without a learner yet
-        self._complete: set[str] = set()  # behaviors that have learned from their last timesteps
+        self._complete: set[str] = set()  # behaviors whose last timesteps were used for training
 
     def _build_learner(self, name: str, spec: BehaviorSpec) -> Learner:
         """Build the learner of a behavior that has appeared.
 
-        :raises UnityGymError: If there is none for it.
+        :raises UnityGymError: If it cannot have one.
         """
         raise NotImplementedError
 
     def _steps_to_event(self, learner: Learner) -> int:
-        """Timesteps of a behavior until something is due."""
+        """Return the timesteps of a behavior until its next event."""
         return learner.steps_to_event
 
     @property
     def _until_episode(self) -> bool:
-        """Whether something is due after each episode."""
+        """Whether there is an event after each episode."""
         return False
 
     def _timing(self, part: str) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Count what happens within to this part of the work."""
+        """Add the duration of the context to this part of the work."""
         return nullcontext()
 
     def _take_statistics(self, samples: Samples) -> None:
-        """Take over statistics of what a sampler collected."""
+        """Process the statistics of samples."""
 
     def _take_update(self, learner: Learner) -> None:
-        """Take over what the updates of a behavior have logged."""
+        """Process the records of a behavior's updates."""
 
     def _proceed(self) -> bool:
-        """Publish the weights of ended updates, and say whether to go on."""
+        """Publish the weights of finished updates, and return whether to continue."""
         for learner in self._learners.values():
             if learner.model.threaded:
                 learner.model.finish_update(wait=False)
@@ -69,7 +69,7 @@ class JointTraining:
         return True
 
     def _start(self) -> None:
-        """Build the learners of the behaviors that appeared at the start."""
+        """Build the learners of the behaviors that exist at the start."""
         for sampler in self._samplers:
             self._add_behaviors(sampler.appeared())
 
@@ -112,23 +112,23 @@ class JointTraining:
 
     @property
     def _acting(self) -> list[Learner]:
-        """The learners whose agents act for themselves; opponents play for those of the others."""
+        """Learners whose agents act with the current policy; opponents play for those of the others."""
         turn = plain_name(self._learning_team)
         return [learner for learner in self._learners.values() if learner.self_play is None or learner.name == turn]
 
     def _students(self, name: str) -> list[Learner]:
-        """Return the learners that still learn from what this behavior does."""
+        """Return the learners that still learn from the decisions of this behavior."""
         return [learner for learner in self._learners.values() if learner.teacher == name and learner.learns]
 
     def _request(self) -> Request:
-        """How far each sampler is to go: its share of what is missing until something is due."""
+        """Return the limits of each sampler: its share of the decisions until the next event."""
         n = len(self._samplers)
         collect, limits = {}, {}
         for learner in self._acting:
             if learner.learns:
                 collect[learner.name] = max(-(-learner.model.missing // n), 1)
                 limits[learner.name] = max(-(-self._steps_to_event(learner) // n), 1)
-                self._finished[learner.name].clear()  # what a turn before this one left
+                self._finished[learner.name].clear()  # from a previous turn
             elif learner.name in self._complete and (students := self._students(learner.name)):
                 collect[learner.name] = max(-(-min(student.model.missing for student in students) // n), 1)
         return Request(collect, limits, self._until_episode)
@@ -141,7 +141,7 @@ class JointTraining:
                 sampler.publish(learner)
 
     def _collect(self, request: Request) -> None:
-        """Let all samplers collect, and take over their samples in a fixed order."""
+        """Let all samplers collect, and process their samples in a fixed order."""
         for sampler in self._samplers:
             sampler.start(request)
         for number, sampler in enumerate(self._samplers):
@@ -149,13 +149,13 @@ class JointTraining:
         self._add_appeared()
 
     def _add_appeared(self) -> None:
-        """Add learners of behaviors that have appeared, while no sampler collects."""
+        """Add the learners of new behaviors while no sampler collects."""
         appeared, self._appeared = self._appeared, {}
         self._add_behaviors(appeared)
 
     @property
     def _is_overlapped(self) -> bool:
-        """Whether samplers do not wait for each other: updates run in threads, and nothing is due after an episode."""
+        """Whether samplers do not wait for each other: updates run in threads, without an event after each episode."""
         acting = self._acting
         return (
             len(self._samplers) > 1
@@ -165,16 +165,16 @@ class JointTraining:
         )
 
     def _collect_and_update(self) -> None:
-        """Let samplers collect and learners learn until something is due for which all samplers have to stop.
+        """Collect and update until the next event that requires all samplers to stop.
 
-        Samples are taken over in the order in which samplers finish; each starts again at once. That ends after some
-        updates, too.
+        Samples are processed in the order in which samplers finish; each sampler restarts at once. This also ends after
+        `_ROUND` updates.
         """
         ends = {
             learner.name: learner.model.num_timesteps + _ROUND * learner.model.decisions_at_once
             for learner in self._acting
         }
-        under_way: dict[int, Request] = {}  # by number of the sampler
+        under_way: dict[int, Request] = {}  # requests that are running, by number of the sampler
         goes_on = True
         while True:
             if goes_on and not self._proceed():
@@ -200,7 +200,7 @@ class JointTraining:
         self._add_appeared()
 
     def _next_request(self, under_way: Sequence[Request], ends: Mapping[str, int]) -> Request | None:
-        """How far a sampler is to go while others are under way; None if enough is under way until something is due.
+        """Return the limits of a sampler while others are running; None if they suffice until the next event.
 
         :param ends: Per behavior, the timesteps at which all samplers stop in any case.
         """
@@ -214,15 +214,15 @@ class JointTraining:
                 if left <= 0:
                     return None
                 collect[name] = share = -(-learner.model.decisions_at_once // n)
-                # A little more, as the outcomes of the last decisions are not known yet.
+                # Slightly more, as the outcomes of the last decisions are missing.
                 limits[name] = min(-(-left // (n - len(under_way))), share + share // 8 + 1)
-                self._finished[name].clear()  # what a turn before this one left
+                self._finished[name].clear()  # from a previous turn
         return Request(collect, limits) if collect else None
 
     def _take(self, number: int, samples: Samples) -> None:
-        """Take over what a sampler collected."""
+        """Process the samples of a sampler."""
         for name, decisions in samples.stored.items():
-            if name not in self._complete:  # such a behavior acts on for its students
+            if name not in self._complete:  # a complete behavior continues to act for its students
                 self._learners[name].model.count(decisions)
         for name, trajectories in samples.trajectories.items():
             learner = self._learners[name]
@@ -243,7 +243,7 @@ class JointTraining:
         self._appeared |= samples.appeared
 
     def _step(self) -> None:
-        """Collect until something is due, and do it."""
+        """Collect until the next event, and process it."""
         if self._is_overlapped:
             self._collect_and_update()
         else:
@@ -262,7 +262,7 @@ class JointTraining:
             self._publish(learner)
 
     def _learn_from_rest(self) -> None:
-        """Let learners that have made their timesteps learn from the last ones, when the outcomes are known."""
+        """Train learners that have completed their timesteps on the last ones, once the outcomes are available."""
         for learner in self._learners.values():
             if not learner.learns and len(self._finished[learner.name]) == len(self._samplers):
                 self._finished[learner.name].clear()
@@ -272,11 +272,11 @@ class JointTraining:
 
     @property
     def _learns(self) -> bool:
-        """Whether a behavior has timesteps to make."""
+        """Whether any behavior has timesteps left."""
         return any(learner.learns for learner in self._learners.values())
 
     def _learn_the_last(self) -> None:
-        """Wait for the outcomes of the last decisions, and end all updates."""
+        """Wait for the outcomes of the last decisions, and finish all updates."""
         self._collect(Request({}, {}))
         self._learn_from_rest()
         for learner in self._learners.values():
@@ -284,7 +284,7 @@ class JointTraining:
             self._publish(learner)
 
     def _change_team(self) -> None:
-        """Let the next team learn, if it is time or the one that learns has made its timesteps."""
+        """Switch the learning team if it is due, or if the current one has completed its timesteps."""
         if not self._learning_team:
             return
         learner = self._learners[plain_name(self._learning_team)]

@@ -1,4 +1,4 @@
-"""`Learner`: the learning half of a training, for one behavior. It has no player."""
+"""`Learner`: the part of a training that updates one behavior. It has no player."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _ROW_BITS = 32
 
 
 class Learner:
-    """One behavior: its model, optimizer and reward signals, its opponents and ratings, and the progress of lessons.
+    """Learner of one behavior: its model, optimizer, reward signals, opponents and ratings, and lesson progress.
 
-    It takes what samplers hand over and publishes weights, each with a version number (`model.version`).
+    Its input are the trajectories of samplers, and it publishes weights with a version number (`model.version`).
 
-    :param name: Of the behavior, without a team.
-    :param spec: Of the behavior.
-    :param model: Learns.
-    :param max_steps: Timesteps to learn for.
-    :param self_play: Opponents; None for none.
-    :param deterministic: Agents take the most likely actions.
-    :param teacher: Behavior whose decisions are learned from; None for none.
+    :param name: Name of the behavior, without a team.
+    :param spec: Specification of the behavior.
+    :param model: Model to train.
+    :param max_steps: Timesteps of the training.
+    :param self_play: Opponents; None without self-play.
+    :param deterministic: Whether agents select the most likely actions.
+    :param teacher: Name of the behavior that is the teacher; None if there is none.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Learner:
         self.name, self.model, self.max_steps, self.self_play = name, model, max_steps, self_play
         self.deterministic = deterministic
         self.teams: list[str] = []
-        """The teams of the behavior that have appeared."""
+        """Teams of the behavior that have appeared."""
         self._returns_of_lesson: list[float] = []
         if not hasattr(model, "_logger"):
             model.set_logger(Logger(None, []))
@@ -55,32 +55,32 @@ class Learner:
 
     @property
     def learns(self) -> bool:
-        """Whether it has timesteps to make."""
+        """Whether it has timesteps left."""
         return self.model.num_timesteps < self.max_steps
 
     @property
     def steps_to_event(self) -> int:
-        """Timesteps until something is due: the end, a snapshot or another team."""
+        """Timesteps until the next event: the end, a snapshot or a change of the learning team."""
         steps = self.max_steps - self.model.num_timesteps
         return steps if self.self_play is None else min(steps, self.self_play.steps_to_event)
 
     def take(self, trajectories: Trajectories, sampler: int = 0) -> None:
-        """Take over trajectories.
+        """Add trajectories.
 
-        :param sampler: Number of the sampler that they come from.
+        :param sampler: Number of their sampler.
         """
         self.model.add(self.with_rows_of(sampler, trajectories))
 
     @staticmethod
     def with_rows_of(sampler: int, trajectories: Trajectories) -> Trajectories:
-        """Return the trajectories with rows that no other sampler has."""
+        """Return the trajectories with rows that are unique among all samplers."""
         trajectories.ends["row"] = trajectories.ends["row"] + (sampler << _ROW_BITS)
         return trajectories
 
     def watch(self, trajectories: Trajectories, teacher: Learner) -> None:
-        """Store what the teacher did, to learn from it.
+        """Store trajectories of the teacher for training.
 
-        :param trajectories: Of the teacher, with rows that none of another sampler has.
+        :param trajectories: Trajectories of the teacher, with rows that are unique among all samplers.
         """
         assert isinstance(self.model, BC)
         self.model.watch(trajectories, teacher.model.policy)
@@ -99,7 +99,7 @@ class Learner:
             ) from error
 
     def take_episodes(self, episodes: Mapping[str, Array]) -> None:
-        """Take over finished episodes; see `sb3_ext.sampler.Samples`."""
+        """Add finished episodes; see `sb3_ext.sampler.Samples`."""
         counts = episodes["is_whole"] & episodes["is_of_lesson"]
         self._returns_of_lesson += (episodes["reward"] + episodes["group_reward"])[counts].tolist()
 
@@ -109,37 +109,38 @@ class Learner:
         return self.learns and self.model.is_update_due
 
     def update(self) -> None:
-        """Learn; with `threaded`, start to."""
+        """Update the model; with `threaded`, start to."""
         self.model._update_current_progress_remaining(self.model.num_timesteps, self.max_steps)
         self.model.train()
 
     def pop_records(self) -> dict[str, float]:
-        """Return what updates have logged since the last call."""
+        """Return the records of updates since the last call."""
         logger = self.model.logger
         records = {name: float(value) for name, value in logger.name_to_value.items()}
         logger.dump(self.model.num_timesteps)
         return records
 
     def pop_lesson_progress(self) -> LessonProgress:
-        """Return what the agents have done for lessons since the last call."""
+        """Return the progress for lessons since the last call."""
         returns, self._returns_of_lesson = self._returns_of_lesson, []
         elo = None if self.self_play is None else self.self_play.elo
-        progress = self.model.num_timesteps / self.max_steps if self.max_steps else 1.0  # 0: it does not learn
+        progress = self.model.num_timesteps / self.max_steps if self.max_steps else 1.0  # 0: no training
         return LessonProgress(returns, progress, elo)
 
     def start_lesson(self, reset: bool) -> None:
-        """Lessons have changed.
+        """Note that lessons have changed.
 
-        :param reset: The scene was reset for them.
+        :param reset: Whether the scene was reset for them.
         """
         self._returns_of_lesson = []
         if reset:
             self.model.discard_experience()
 
     def rate(self, score: float, rivals: Sequence[tuple[Learner, int | None, int | None]]) -> None:
-        """Move the ratings by the result of a match that a sampler reports.
+        """Update the ratings with the result of a match from a sampler.
 
-        :param rivals: The learner of each rival, and step and file of the opponent; see `SelfPlay.opponent`.
+        :param score: Score of the behavior: 1, ½ or 0.
+        :param rivals: Learner of each rival, with step and file of the opponent; see `SelfPlay.opponent`.
         """
         assert self.self_play is not None
         found = [other.self_play.opponent(step, file) for other, step, file in rivals if other.self_play is not None]

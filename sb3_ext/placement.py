@@ -1,8 +1,8 @@
-"""Where samplers run: in the process of the learners, or elsewhere, reached over a `Channel`.
+"""Samplers in the training process or elsewhere, connected by a `Channel`.
 
-`RemoteSampler` calls a sampler that runs elsewhere, and starts it again where it is lost. Only its `Place` knows where
-that is: `sb3_ext.processes` starts processes on this machine, and `sb3_ext.ray_cluster` actors on the nodes of a Ray
-cluster. What runs there is `sb3_ext.served_sampler`.
+`RemoteSampler` calls a sampler that runs elsewhere, and restarts it after a failure. Its `Place` defines where that is:
+`sb3_ext.processes` starts processes on this machine, and `sb3_ext.ray_cluster` actors on the nodes of a Ray cluster.
+They run `sb3_ext.served_sampler`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from sb3_ext.served_sampler import SamplerArguments
 from unity_gym.errors import PlayerError
 from unity_gym.specs import Array, BehaviorSpec
 
-_POLL = 0.002  # seconds between two looks at updates while samplers work
+_POLL = 0.002  # seconds between checks for updates while samplers work
 
 
 class PlacedSampler(Protocol):
-    """A `Sampler`, wherever it runs. `start` and `result` are the two halves of `Sampler.collect`."""
+    """Interface of a `Sampler`, wherever it runs. `start` and `result` together are `Sampler.collect`."""
 
     def appeared(self) -> dict[str, BehaviorSpec]:
         """See `Sampler.appeared`."""
 
     def assign(self, learner: Learner) -> None:
-        """Let the agents of a learner's behavior act."""
+        """Set the policy of a learner's behavior, and let its agents act."""
 
     def start_matches(self) -> None:
         """See `Sampler.start_matches`."""
@@ -45,26 +45,26 @@ class PlacedSampler(Protocol):
         """See `Sampler.set_parameters`."""
 
     def publish(self, learner: Learner) -> None:
-        """Let the agents of a learner's behavior act with its newest weights."""
+        """Send the latest weights of a learner to its agents."""
 
     def publish_snapshot(self, learner: Learner) -> None:
-        """Let the newest snapshot of a learner be an opponent."""
+        """Add the latest snapshot of a learner as an opponent."""
 
     def peek(self, behavior: str) -> Trajectories | None:
         """See `Sampler.peek`."""
 
     def start(self, request: Request) -> None:
-        """Start to collect."""
+        """Start collecting."""
 
     def stop(self) -> None:
-        """Let it stop collecting; `result` returns what there is."""
+        """Stop collecting; `result` returns the samples so far."""
 
     def result(self, proceed: Callable[[], bool]) -> Samples:
         """Wait for the samples; `proceed` is called during the wait, which ends if it returns False."""
 
 
 class LocalSampler:
-    """A sampler in the process of the learners, whose models act themselves.
+    """Sampler in the training process, whose models act directly.
 
     :param sampler: The sampler.
     """
@@ -77,7 +77,7 @@ class LocalSampler:
 
     @property
     def decisions(self) -> Mapping[str, int]:
-        """Per behavior, the decisions in what is being collected."""
+        """Number of decisions collected so far, per behavior."""
         return self._sampler.decisions
 
     def assign(self, learner: Learner) -> None:
@@ -85,60 +85,60 @@ class LocalSampler:
         self._sampler.assign(learner.name, learner.model.collector, learner.self_play, learner.deterministic)
 
     def publish(self, learner: Learner) -> None:
-        """See `PlacedSampler`: the weights are the model's own."""
+        """See `PlacedSampler`; the weights are those of the model."""
 
     def publish_snapshot(self, learner: Learner) -> None:
-        """See `PlacedSampler`: the opponents are the learner's own."""
+        """See `PlacedSampler`; the opponents are those of the learner."""
 
     def start(self, request: Request) -> None:
         """See `PlacedSampler`."""
         self._request = request
 
     def stop(self) -> None:
-        """See `PlacedSampler`: it collects while `result` waits."""
+        """See `PlacedSampler`; this sampler collects during `result`."""
 
     def result(self, proceed: Callable[[], bool]) -> Samples:
         """See `PlacedSampler`."""
         samples = self._sampler.collect(self._request, proceed)
         self._sampler.decisions = {}
-        samples.matches = []  # the learners' own ratings have moved
+        samples.matches = []  # the ratings of the learners are updated already
         return samples
 
 
 class SamplerLostError(PlayerError):
-    """A sampler that runs elsewhere has ended unexpectedly, and its players with it."""
+    """Error of a sampler elsewhere that has ended unexpectedly, with its players."""
 
 
 class Channel(Protocol):
-    """The way to a sampler that runs elsewhere. Messages arrive in the order in which they are sent."""
+    """Connection to a sampler elsewhere. Messages arrive in the order in which they are sent."""
 
     def call(self, method: str, *arguments: Any) -> None:
-        """Call a method of the sampler, which `receive` returns the answer of."""
+        """Call a method of the sampler; `receive` returns the result."""
 
     def tell(self, method: str, *arguments: Any) -> None:
-        """Call a method of the sampler, also during another call; there is no answer."""
+        """Call a method of the sampler without a result, also during another call."""
 
     def poll(self, seconds: float) -> bool:
-        """Wait for the next answer at most for this time; return whether it has arrived."""
+        """Wait for the next response at most for this time; return whether it has arrived."""
 
     def receive(self) -> Any:
-        """Wait for the next answer and return it; an exception is returned, too. The first answer reports the start.
+        """Wait for the next response and return it; an exception is returned, too. The first one reports the start.
 
         :raises SamplerLostError: If the sampler has ended.
         """
 
     def end(self) -> None:
-        """Start to end the sampler and its players."""
+        """Start the shutdown of the sampler and its players."""
 
     def close(self) -> None:
-        """End the sampler and its players, and wait for it."""
+        """Shut the sampler and its players down, and wait for the end."""
 
 
 class Place:
-    """Where samplers that run elsewhere are started."""
+    """Place in which samplers are started."""
 
     build: str | None = None
-    """The `file_name` of the players there, where it differs from that of the settings."""
+    """`file_name` of the players in this place, if it differs from that of the settings."""
 
     def __init__(self) -> None:
         self._weights: dict[str, tuple[int, Any]] = {}
@@ -151,19 +151,19 @@ class Place:
         raise NotImplementedError
 
     def wait(self, channels: Sequence[Any], seconds: float) -> list[int]:
-        """Wait until an answer has arrived, at most for this time.
+        """Wait until a response has arrived, at most for this time.
 
-        :param channels: That `open` returned.
-        :return: Positions of the channels whose answers have arrived.
+        :param channels: Channels that `open` returned.
+        :return: Indices of the channels whose responses have arrived.
         """
         raise NotImplementedError
 
     def share(self, weights: Mapping[str, Array]) -> Any:
-        """Return what is passed to the samplers instead of these weights."""
+        """Return the object that represents these weights in messages to the samplers."""
         return weights
 
     def weights(self, learner: Learner) -> Any:
-        """Return the newest weights of a learner, which are shared once per version."""
+        """Return that object for the latest weights of a learner; it is created once per version."""
         name, version = learner.name, learner.model.version
         if name not in self._weights or self._weights[name][0] != version:
             self._weights[name] = version, self.share(learner.model.acting_policy.weights())
@@ -171,16 +171,16 @@ class Place:
 
 
 class RemoteSampler:
-    """A sampler that runs elsewhere, and ends with this process.
+    """Sampler that runs elsewhere, and ends with this process.
 
-    A sampler that ends unexpectedly is started again, as often as each of its players may be; what it had collected is
-    lost.
+    A sampler that ends unexpectedly is started again, within the restart limits of each of its players; its collected
+    experience is lost.
 
-    :param place: Where it runs.
-    :param arguments: What it is started with.
+    :param place: Place in which it runs.
+    :param arguments: Arguments of the sampler.
     :param number: Number of the sampler.
-    :param players: How many players it has.
-    :param on_restart: Receives a line about a restart.
+    :param players: Number of its players.
+    :param on_restart: Function that receives a log line about a restart.
     """
 
     def __init__(
@@ -203,9 +203,9 @@ class RemoteSampler:
     def wait(self, proceed: Callable[[], bool] = lambda: True) -> bool:
         """Wait until the players are launched.
 
-        :param proceed: Called during the wait, which ends if it returns False.
-        :return: Whether they are.
-        :raises UnityGymError: If they cannot be.
+        :param proceed: Function that is called during the wait, which ends if it returns False.
+        :return: Whether the players are launched.
+        :raises UnityGymError: If they cannot be launched.
         """
         while not self._channel.poll(_POLL):
             if not proceed():
@@ -223,7 +223,7 @@ class RemoteSampler:
             self._call(method, *arguments)
 
     def _receive(self, proceed: Callable[[], bool] | None = None) -> Any:
-        """Return the answer to the last call."""
+        """Return the result of the last call."""
         stopped = False
         while proceed is not None and not self._channel.poll(_POLL):
             if not proceed() and not stopped:
@@ -252,7 +252,7 @@ class RemoteSampler:
         else:
             generator.manual_seed(torch.initial_seed() + self._number)
         state = (policy, learner.model.collection, generator.get_state(), learner.model.version, learner.self_play)
-        # Tensors that multiprocessing pickled would be shared; these are copies.
+        # multiprocessing would share the memory of pickled tensors; these are copies.
         return learner.name, pickle.dumps(state), self._number, learner.deterministic
 
     def start_matches(self) -> None:
@@ -270,7 +270,7 @@ class RemoteSampler:
         self._change("set_parameters", list(values), reset)
 
     def publish(self, learner: Learner) -> None:
-        """See `PlacedSampler`; it is sent also while the sampler collects."""
+        """See `PlacedSampler`; weights are sent also while the sampler collects."""
         self._channel.tell("load", learner.name, self._place.weights(learner), learner.model.version)
 
     def publish_snapshot(self, learner: Learner) -> None:
@@ -279,7 +279,7 @@ class RemoteSampler:
         self._change("add_snapshot", learner.name, *learner.self_play.newest_snapshot())
 
     def peek(self, behavior: str) -> Trajectories | None:
-        """See `PlacedSampler`; a sampler that is lost has nothing."""
+        """See `PlacedSampler`; None for a sampler that has ended unexpectedly."""
         try:
             shown: Trajectories | None = self._call("peek", behavior)
         except SamplerLostError:
@@ -305,7 +305,7 @@ class RemoteSampler:
         return samples
 
     def _recover(self, error: SamplerLostError, proceed: Callable[[], bool]) -> None:
-        """Start the sampler again, in the state of the other ones, as often as is allowed."""
+        """Start the sampler again, in the state of the other ones, within the limits."""
         while True:
             if not all(self._restarts.allows(player) for player in self._players):
                 raise error
@@ -336,12 +336,12 @@ class RemoteSampler:
         """Wait until the result of a sampler has arrived, at most for this time.
 
         :param samplers: At least one, all in the same place.
-        :return: Positions of those whose results have arrived.
+        :return: Indices of the samplers whose results have arrived.
         """
         return samplers[0]._place.wait([sampler._channel for sampler in samplers], seconds)
 
     def end(self) -> None:
-        """Start to end the sampler and its players."""
+        """Start the shutdown of the sampler and its players."""
         self._channel.end()
 
     def close(self) -> None:
@@ -358,9 +358,10 @@ def started(
 ) -> Iterator[list[RemoteSampler]]:
     """Start samplers, wait until their players are launched, and end them.
 
-    :param arguments: Of each sampler.
-    :param players: How many players each has.
-    :param on_restart: Receives a line about a restart.
+    :param place: Place of the samplers.
+    :param arguments: Arguments of each sampler.
+    :param players: Number of players of each sampler.
+    :param on_restart: Function that receives a log line about a restart.
     :raises UnityGymError: If players cannot be launched.
     """
     with ExitStack() as stack:
@@ -375,7 +376,7 @@ def started(
 
 
 def _end_all(samplers: Sequence[RemoteSampler]) -> None:
-    """Let all samplers end at the same time; each is then waited for."""
+    """End all samplers concurrently, and wait for each."""
     for sampler in samplers:
         sampler.end()
 
@@ -383,8 +384,8 @@ def _end_all(samplers: Sequence[RemoteSampler]) -> None:
 def wait_for_any(samplers: Sequence[PlacedSampler], seconds: float = _POLL) -> list[int]:
     """Wait until the result of a sampler has arrived, at most for this time.
 
-    :param samplers: At least one, of which `start` was called.
-    :return: Positions of those whose results have arrived; of samplers in this process, which collect in `result`, all.
+    :param samplers: Samplers after `start`, at least one.
+    :return: Indices of the samplers whose results have arrived; all of those in this process, as they collect in `result`.
     """
     remote = [sampler for sampler in samplers if isinstance(sampler, RemoteSampler)]
     return RemoteSampler.wait_for_any(remote, seconds) if len(remote) == len(samplers) else [*range(len(samplers))]

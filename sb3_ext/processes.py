@@ -17,7 +17,7 @@ _END_TIMEOUT = 10  # seconds for a process to end its players
 
 
 class Processes(Place):
-    """Starts each sampler in a process of its own."""
+    """Place that starts each sampler in a separate process of this machine."""
 
     def open(self, number: int, arguments: SamplerArguments) -> ProcessChannel:
         """See `Place`."""
@@ -30,7 +30,7 @@ class Processes(Place):
 
 
 class ProcessChannel:
-    """A pipe to a sampler in a process of its own; see `Channel`."""
+    """Pipe to a sampler in a separate process; see `Channel`."""
 
     def __init__(self, number: int, arguments: SamplerArguments) -> None:
         self._number = number
@@ -48,7 +48,7 @@ class ProcessChannel:
 
     def tell(self, method: str, *arguments: Any) -> None:
         """See `Channel`."""
-        with suppress(OSError):  # `receive` raises it
+        with suppress(OSError):  # `receive` raises the error
             self.connection.send((method, arguments))
 
     def poll(self, seconds: float) -> bool:

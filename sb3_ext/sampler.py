@@ -1,7 +1,7 @@
-"""`Sampler`: the acting half of a training. It lets all agents of some players act and hands over their experience.
+"""`Sampler`: the part of a training that lets all agents of some players act and stores their experience.
 
-What crosses its methods is plain data (arrays, numbers, names), so that a sampler can run in a process of its own; see
-`sb3_ext.placement`.
+The arguments and results of its methods are plain data (arrays, numbers, strings), so that a sampler can run in a
+separate process; see `sb3_ext.placement`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from unity_gym.pool import PlayerPool
 from unity_gym.slots import AgentTable, with_rows
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec
 
-_TEAM_BITS = 24  # rows of one team
-_PATIENCE = 100  # environment steps to wait for the outcomes of the last decisions
+_TEAM_BITS = 24  # bits for the rows of one team
+_PATIENCE = 100  # maximum environment steps until the outcomes of the last decisions
 
 
 def plain_name(behavior: str) -> str:
@@ -35,12 +35,12 @@ def plain_name(behavior: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """How far a sampler is to go. It stops after the environment step in which one of these is reached.
+    """Limits of a sampler. It stops after the environment step in which one of these is reached.
 
-    :param collect: Per behavior that learns, number of decisions to collect; those are then handed over. Decisions of
-        other behaviors are not stored, and the rest of what was collected of them is handed over.
-    :param limits: Per behavior, number of decisions to make.
-    :param until_episode: Stop after each step in which an episode of this kind has ended: one that counts for lessons.
+    :param collect: Number of decisions to collect, per learning behavior; these are then returned. Decisions of other
+        behaviors are not stored, and the remaining ones that were stored are returned.
+    :param limits: Maximum number of decisions, per behavior.
+    :param until_episode: Stop after each step in which an episode that counts for lessons has ended.
     """
 
     collect: Mapping[str, int]
@@ -50,19 +50,19 @@ class Request:
 
 @dataclass
 class Samples:
-    """What a sampler hands over.
+    """Result of a sampler.
 
-    - `decisions`: per behavior, decisions that its learning agents made
-    - `stored`: per behavior, those of them that were stored
-    - `trajectories`: per behavior, for its learner
+    - `decisions`: per behavior, number of decisions of its learning agents
+    - `stored`: per behavior, number of these that were stored
+    - `trajectories`: per behavior, trajectories for its learner
     - `episodes`: per behavior, arrays with one entry per finished episode: `reward` (the agent's own), `group_reward`,
       `length` (decisions), `is_whole` (bool, False for a member that ended before its group), `is_group_end` (bool),
-      `is_of_lesson` (bool, it started in the running lessons)
-    - `finished`: behaviors that do not learn any more, of which the rest was handed over
-    - `stats`: per name, the numbers that the scenes sent
-    - `appeared`: the spec of each new behavior, with its team
+      `is_of_lesson` (bool, whether it started in the running lessons)
+    - `finished`: behaviors that no longer learn, whose remaining decisions were returned
+    - `stats`: per name, values that the scenes sent
+    - `appeared`: per new behavior, with its team, the specification
     - `matches`: results for the ratings of self-play
-    - `seconds`: per part of the work, how long it took and how often it was done
+    - `seconds`: per part of the work, its duration and number of calls
     """
 
     decisions: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -77,7 +77,7 @@ class Samples:
 
     @contextmanager
     def timing(self, part: str) -> Iterator[None]:
-        """Count what happens within to this part."""
+        """Add the duration of the context to this part."""
         started = time.perf_counter()
         yield
         total, count = self.seconds.get(part, (0.0, 0))
@@ -88,16 +88,16 @@ class EpisodeStatistics:
     """Returns and lengths of the episodes in the rows of a table."""
 
     def __init__(self) -> None:
-        self._returns, self._rewards = np.zeros(0), np.zeros(0)  # per row: with the group's reward, and without
+        self._returns, self._rewards = np.zeros(0), np.zeros(0)  # per row: with and without group rewards
         self._lengths = np.zeros(0, np.int64)
-        self._is_member = np.zeros(0, bool)  # of a group
+        self._is_member = np.zeros(0, bool)  # whether the agent belongs to a group
         self._is_of_lesson = np.zeros(0, bool)  # the episode started in the running lessons
         self._finished: list[dict[str, Array]] = []
 
     def store_outcomes(self, table: AgentTable, acted: Array) -> bool:
-        """Add a step.
+        """Add an environment step.
 
-        :param acted: bool (rows before the step,), who acted.
+        :param acted: Whether each row acted, bool (rows before the step,).
         :return: Whether an episode that counts for lessons has ended.
         """
         self._require_rows(len(table))
@@ -125,21 +125,21 @@ class EpisodeStatistics:
         return last is not None and bool((last["is_whole"] & last["is_of_lesson"]).any())
 
     def pop(self) -> dict[str, Array] | None:
-        """Return the finished episodes since the last call; None without any."""
+        """Return the finished episodes since the last call; None if there are none."""
         finished, self._finished = self._finished, []
         return joined(finished) if finished else None
 
     def start_lesson(self, alive: Array) -> None:
-        """Lessons have changed: running episodes (bool per row) started in those before."""
+        """Note that lessons have changed: running episodes of rows in `alive`, bool (rows,), do not count for them."""
         self._is_of_lesson = ~alive[: len(self._is_of_lesson)]
 
     def start_team(self, table: AgentTable) -> None:
-        """Let the agents of another table act from now on, in episodes that have just started."""
+        """Switch to the agents of another table, whose episodes have just started."""
         self._require_rows(len(table))
         self._is_member = table.group_id > 0
 
     def restart(self) -> None:
-        """Discard the running episodes: the scene was reset."""
+        """Discard the running episodes, as the scene was reset."""
         for array in (self._returns, self._rewards, self._lengths):
             array.fill(0)
         self._is_of_lesson.fill(True)
@@ -152,7 +152,7 @@ class EpisodeStatistics:
 
 @dataclass(frozen=True)
 class _Assignment:
-    """How the agents of a behavior act."""
+    """Policy of the agents of a behavior."""
 
     collector: Collector
     self_play: SelfPlay | None
@@ -161,7 +161,7 @@ class _Assignment:
 
 @dataclass
 class _Behavior:
-    """A behavior whose agents act, and the team of it that learns."""
+    """Behavior whose agents act, with its learning team."""
 
     team: str
     table: AgentTable
@@ -172,13 +172,13 @@ class _Behavior:
 
 
 class Sampler:
-    """Lets all agents of some players act, and stores what they experience until `collect` hands it over.
+    """Sampler that lets all agents of some players act, and stores their experience until `collect` returns it.
 
-    :param pool: The players, after their reset.
-    :param restarts: How often players that fail are launched again; None for never.
+    :param pool: Players, after their reset.
+    :param restarts: Limits for restarts of failed players; None for no restarts.
     :param first_player: Number of the first player among those of all samplers.
-    :param is_asynchronous: Let agents act for whichever players have answered; otherwise for all in turn.
-    :param on_restart: Receives a line when a player is launched again.
+    :param is_asynchronous: Let the agents of each player act as soon as it has responded; otherwise all in turn.
+    :param on_restart: Function that receives a log line when a player is launched again.
     """
 
     def __init__(
@@ -191,19 +191,19 @@ class Sampler:
     ) -> None:
         self._pool, self._restarts, self._first_player = pool, restarts, first_player
         self._is_asynchronous, self._on_restart = is_asynchronous, on_restart
-        self._team = ""  # that is to learn
-        self._finished: set[str] = set()  # behaviors that do not learn any more, of which all was handed over
+        self._team = ""  # the learning team
+        self._finished: set[str] = set()  # behaviors that no longer learn, of which everything was returned
         self._assignments: dict[str, _Assignment] = {}
         self._behaviors: dict[str, _Behavior] = {}
         self._appeared: set[str] = set()
         self._matchmaker = Matchmaker()
         self.decisions: Mapping[str, int] = {}
-        """Per behavior, the decisions in what is being collected."""
+        """Number of decisions collected so far, per behavior."""
 
     def appeared(self) -> dict[str, BehaviorSpec]:
-        """Return the spec of each behavior that was not returned before.
+        """Return the specification of each behavior that was not returned before.
 
-        The names contain the team; they are in the order of the teams.
+        The names contain the team and are sorted by it.
         """
         names = sorted(self._pool.tables.keys() - self._appeared, key=number_and_name)
         self._appeared.update(names)
@@ -213,12 +213,12 @@ class Sampler:
         return {name: self._pool.tables[name].spec for name in names}
 
     def assign(self, name: str, collector: Collector, self_play: SelfPlay | None, deterministic: bool = False) -> None:
-        """Let the agents of a behavior act, also those that appear later.
+        """Set the policy of a behavior's agents, including those that spawn later.
 
-        :param name: Of the behavior, without a team.
-        :param collector: Acts for the team that learns.
-        :param self_play: The opponents of that team.
-        :param deterministic: Take the most likely actions.
+        :param name: Name of the behavior, without a team.
+        :param collector: Collector with the policy of the learning team.
+        :param self_play: Opponents of that team.
+        :param deterministic: Select the most likely actions.
         """
         self._assignments[name] = _Assignment(collector, self_play, deterministic)
         if self._matchmaker.generator is None:
@@ -232,7 +232,7 @@ class Sampler:
         given = self._assignments[name]
         if name not in self._behaviors:
             self._behaviors[name] = _Behavior(team, table, given.collector, given.self_play, given.deterministic)
-        elif given.self_play is None and team != self._behaviors[name].team:  # teams that learn together
+        elif given.self_play is None and team != self._behaviors[name].team:  # teams that train together
             collector = Collector(given.collector.policy, given.collector.collection, given.collector.generator)
             self._behaviors[team] = _Behavior(team, table, collector, None, given.deterministic)
         if given.self_play is not None:
@@ -241,9 +241,9 @@ class Sampler:
                 self._learn(team)
 
     def set_team(self, team: str, reset: bool = False) -> None:
-        """Let this team learn, and its opponents play for the others. Before that, none learns.
+        """Set the learning team; its opponents play for the others. Before the first call, no team learns.
 
-        :param reset: Reset the scene first; running episodes are truncated, and learned from as such.
+        :param reset: Reset the scene first; running episodes are truncated, and used for training as such.
         """
         if reset:
             self._pool.reset()
@@ -259,23 +259,23 @@ class Sampler:
 
     def _learn(self, team: str) -> None:
         behavior, table = self._behaviors[plain_name(team)], self._pool.tables[team]
-        table.reserve(len(behavior.table))  # rows of the recurrent states stay
+        table.reserve(len(behavior.table))  # rows of the recurrent states do not change
         behavior.team, behavior.table = team, table
         behavior.episodes.start_team(table)
         self._matchmaker.learn(team)
 
     def start_matches(self) -> None:
-        """Start the first matches, when all teams that appeared are assigned."""
+        """Start the first matches, after all teams that appeared are assigned."""
         self._matchmaker.store_outcomes()
 
     def load(self, behavior: str, weights: Mapping[str, Array], version: int) -> None:
-        """Let a behavior act with these weights from now on."""
+        """Replace the acting weights of a behavior."""
         collector = self._assignments[behavior].collector
         collector.policy.load_acting(weights)
         collector.version = version
 
     def add_snapshot(self, behavior: str, step: int, weights: Mapping[str, Array]) -> None:
-        """Let these weights be an opponent."""
+        """Add an opponent with these weights."""
         chosen = self._assignments[behavior]
         assert chosen.self_play is not None
         chosen.self_play.add_snapshot(chosen.collector.policy, step, weights)
@@ -283,8 +283,8 @@ class Sampler:
     def set_parameters(self, values: Sequence[ParameterValue], reset: bool = False) -> None:
         """Set environment parameters for the next lessons; running episodes do not count for them.
 
-        :param values: What they are or are drawn from.
-        :param reset: Reset the scene; what was collected is discarded.
+        :param values: Values or samplers of the parameters.
+        :param reset: Reset the scene; collected experience is discarded.
         """
         for number, channel in enumerate(self._pool.environment_parameters, self._first_player):
             for value in values:
@@ -299,18 +299,18 @@ class Sampler:
                 behavior.episodes.restart()
 
     def peek(self, behavior: str) -> Trajectories | None:
-        """Return what was collected of a behavior, with all outcomes that are known; it stays here, too."""
+        """Return the collected decisions of a behavior with an outcome, without removing them."""
         return self._joined([collector.peek() for collector in self._collectors(behavior)])
 
     def _collectors(self, name: str) -> list[Collector]:
-        """Return the collectors of a behavior: that of its learning team, and those of teams that learn with it."""
+        """Return the collectors of a behavior: of its learning team, and of teams that train together with it."""
         first = self._assignments[name].collector
         others = [other.collector for other in self._behaviors.values() if plain_name(other.team) == name]
         return [first, *(collector for collector in others if collector is not first)]
 
     @staticmethod
     def _joined(parts: Sequence[Trajectories | None]) -> Trajectories | None:
-        """Join the trajectories of the teams of a behavior, whose rows differ from then on."""
+        """Join the trajectories of the teams of a behavior, with distinct rows."""
         found: list[Trajectories] = []
         for number, part in enumerate(parts):
             if part is not None:
@@ -319,7 +319,7 @@ class Sampler:
         return type(found[0]).join(found) if found else None
 
     def _acting(self) -> list[str]:
-        """Return the behaviors whose team acts for itself, by name; the opponents play for the others."""
+        """Return the names of behaviors whose team acts with the current policy; opponents play for the others."""
         learning = self._matchmaker.learning
         return [
             name
@@ -328,9 +328,9 @@ class Sampler:
         ]
 
     def collect(self, request: Request, proceed: Callable[[], bool] = lambda: True) -> Samples:
-        """Let agents act until the request is fulfilled.
+        """Let the agents act until a limit of the request is reached.
 
-        :param proceed: Called before each environment step; False stops.
+        :param proceed: Function that is called before each environment step; its result False stops the sampler.
         """
         samples = Samples()
         self.decisions = samples.stored
@@ -360,16 +360,16 @@ class Sampler:
         return sum(collector.collected for collector in self._collectors(name)) if name in self._behaviors else 0
 
     def _collect_rest(self, request: Request, samples: Samples, proceed: Callable[[], bool]) -> None:
-        """Step until the outcomes of all stored decisions are known, which is soon."""
+        """Step until all stored decisions have an outcome, which takes few steps."""
         for _ in range(_PATIENCE):
             if not self._take_rest(request, samples) or not proceed():
                 break
             self._step(request, samples)
 
     def _take_rest(self, request: Request, samples: Samples) -> bool:
-        """Hand over what behaviors that do not learn any more have left, once its outcomes are known.
+        """Return the remaining decisions of behaviors that no longer learn, once they have an outcome.
 
-        :return: Whether outcomes are still unknown.
+        :return: Whether outcomes are still missing.
         """
         waits = False
         for name in self._assignments:
@@ -386,7 +386,7 @@ class Sampler:
         return waits
 
     def _step(self, request: Request, samples: Samples) -> bool:
-        """Let the agents act, and store what came of it.
+        """Let the agents act, and store the outcomes.
 
         :return: Whether an episode that counts for lessons has ended.
         """
@@ -396,7 +396,7 @@ class Sampler:
             for name in acting:
                 behavior, plain = self._behaviors[name], plain_name(name)
                 table, collector = behavior.table, behavior.collector
-                first = self._assignments[plain].collector  # whose policy acts for all teams
+                first = self._assignments[plain].collector  # with the policy of all teams
                 collector.policy, collector.version = first.policy, first.version
                 acted[name] = table.requests_decision.copy()
                 actions[behavior.team] = collector.select_actions(
@@ -422,7 +422,7 @@ class Sampler:
         return ended
 
     def _advance(self, actions: Mapping[str, ActionTuple]) -> None:
-        """Step the players that are ready, and wait for all, or for one that answers.
+        """Step the players that are ready, and wait for all, or for the first response.
 
         A player that fails is launched again; its running episodes are truncated.
         """
@@ -437,9 +437,9 @@ class Sampler:
                 answered.append(self._relaunch(error))
 
     def _relaunch(self, error: PlayerError) -> int:
-        """Launch the player that failed again, as often as is allowed.
+        """Launch the failed player again, within the limits.
 
-        :return: Its index.
+        :return: Index of the player.
         """
         while True:
             worker = error.worker
