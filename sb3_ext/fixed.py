@@ -1,4 +1,4 @@
-"""Policies that only act: an ONNX file, or a function of the observations, as one behavior of a training."""
+"""Policies without training: an ONNX file, or a function of the observations, as one behavior of a training."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from unity_gym.specs import ActionTuple, Array, BehaviorSpec
 
 
 class FixedPolicy:
-    """An ONNX file, or a function, with the methods of `AgentPolicy` that acting needs.
+    """Policy of an ONNX file or a function, with the methods of `AgentPolicy` that are required to act.
 
-    A function receives the observations of n agents as `ObservationLayout` forms them, and returns their actions as the
-    action space forms them. Actions are stored as the environment gets them, without log-probabilities.
+    A function receives the observations of n agents in the form of `ObservationLayout`, and returns their actions in
+    the form of the action space. Actions are stored in the scale of the environment, without log-probabilities.
 
     :param source: Path of an `.onnx` file, or "module:function"; modules of the current folder are found, too.
-    :param spec: Of the behavior.
+    :param spec: Specification of the behavior.
     :raises UnityGymError: If there is no such file or function, or the file does not fit the behavior.
     """
 
@@ -70,7 +70,7 @@ class FixedPolicy:
         return self
 
     def set_training_mode(self, mode: bool) -> None:
-        """Do nothing, as it does not learn."""
+        """Do nothing, as there is no training."""
 
     @staticmethod
     def tensors(columns: Sequence[Array]) -> list[torch.Tensor]:
@@ -80,7 +80,7 @@ class FixedPolicy:
     def select_actions(
         self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
     ) -> tuple[ActionTuple, Array]:
-        """Return the actions of n agents, and their memory afterwards; see `AgentPolicy.select_actions`."""
+        """Return the actions of n agents, and the next recurrent states; see `AgentPolicy.select_actions`."""
         if self._onnx is not None:
             return self._onnx.select_actions(columns, masks, memory, deterministic)
         assert self._function is not None
@@ -96,7 +96,7 @@ class FixedPolicy:
         deterministic: bool = False,
         generator: torch.Generator | None = None,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Decide for n agents; see `AgentPolicy.act`."""
+        """Select the actions of n agents; see `AgentPolicy.act`."""
         n = len(observations[0])
         allowed = np.ones((n, sum(self.columns.spec.action_spec.discrete_branches)), bool)
         chosen, after = self.select_actions(
@@ -109,21 +109,21 @@ class FixedPolicy:
         return actions, actions[:, :0], torch.as_tensor(np.asarray(after, np.float32))
 
     def environment_actions(self, actions: Array) -> ActionTuple:
-        """Return the actions (n, columns) of `act`, as the environment gets them."""
+        """Return the actions (n, dimensions) of `act` in the scale of the environment."""
         size = self.columns.spec.action_spec.continuous_size
         return ActionTuple(actions[:, :size], actions[:, size:].astype(np.int32))
 
 
 class FixedModel(UnityAlgorithm):
-    """A `FixedPolicy` in the place of a model that learns.
+    """Model with a `FixedPolicy`, for behaviors without training.
 
-    :param policy: Acts.
+    :param policy: Acting policy.
     """
 
     collection = Collection("cut", None)
 
     def __init__(self, policy: FixedPolicy) -> None:
-        # Without the constructor of Stable-Baselines3, which builds what only learning needs.
+        # The constructor of Stable-Baselines3 is skipped, as it builds what only training requires.
         self.policy = cast(AgentPolicy, policy)
         self.device = policy.device
         self.num_timesteps, self.batch_size = 0, 1
@@ -132,7 +132,7 @@ class FixedModel(UnityAlgorithm):
         """Do nothing: the policy exists."""
 
     def learn(self, *_: Any, **__: Any) -> FixedModel:
-        """Raise, as it does not learn.
+        """Raise, as there is no training.
 
         :raises UnityGymError: Always.
         """
@@ -140,17 +140,17 @@ class FixedModel(UnityAlgorithm):
 
     @property
     def missing(self) -> int:
-        """1: there are no updates."""
+        """1, as there are no updates."""
         return 1
 
     def add(self, trajectories: Any) -> None:
-        """Discard what the agents experienced."""
+        """Discard the experience."""
 
 
 def load_function(source: str) -> Callable[[Any], Any]:
     """Return the function that "module:function" names.
 
-    :raises UnityGymError: If there is none.
+    :raises UnityGymError: If it does not exist.
     """
     module, separator, name = source.partition(":")
     if not separator or not module or not name:

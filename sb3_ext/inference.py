@@ -1,4 +1,4 @@
-"""Inference: agents act with the policies of a run, and nothing is learned or written."""
+"""Inference: agents act with the policies of a run, without training or output files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from unity_gym.specs import ActionTuple, Array
 
 
 class Evaluation(NamedTuple):
-    """The returns of a behavior's episodes: how many there are, their mean and their standard deviation."""
+    """Returns of a behavior's episodes: their number, mean and standard deviation."""
 
     episodes: int
     mean_reward: float
@@ -36,23 +36,23 @@ class Evaluation(NamedTuple):
 
 
 class ActingTeam:
-    """The agents of one behavior and team, acting with a policy.
+    """Agents of one behavior and team that act with a policy.
 
     :param name: Name of the behavior, with its team if it has one.
-    :param table: Its agents.
+    :param table: Table of the agents.
     :param policy: Policy of the behavior.
-    :param deterministic: Take the most likely actions.
+    :param deterministic: Select the most likely actions.
     """
 
     def __init__(self, name: str, table: AgentTable, policy: AgentPolicy, deterministic: bool) -> None:
         self.name, self.table = name, table
         self.timesteps = 0
-        """Decisions of the agents."""
+        """Number of decisions of the agents."""
         self._policy, self._deterministic = policy, deterministic
         self._memory = np.zeros((0, policy.memory_size), np.float32)
 
     def select_actions(self) -> ActionTuple:
-        """Return the actions of all rows; zeros for those that request no decision."""
+        """Return the actions of all rows; zeros for rows that do not request a decision."""
         table = self.table
         rows = np.flatnonzero(table.requests_decision)
         actions = table.spec.action_spec.empty_action(len(table))
@@ -67,39 +67,39 @@ class ActingTeam:
         return actions
 
     def store_outcomes(self) -> None:
-        """Reset the recurrent state of the agents whose episodes have ended."""
+        """Reset the recurrent states of the agents whose episodes have ended."""
         self._memory = _padded(self._memory, len(self.table))
         self._memory[self.table.terminated | self.table.truncated] = 0
 
 
 class EpisodeReturns:
-    """The returns of a team's episodes, the same number of each agent.
+    """Returns of a team's episodes, the same number per agent.
 
-    The episode of an agent in a group ends with the group: its return is the mean over the members that are left then,
-    and it counts for all members. As elsewhere, a return contains the rewards of the group.
+    The episode of an agent in a group ends with the group. Its return is the mean over the members that are left then,
+    and counts for all members. Returns include group rewards.
 
-    :param table: Agents, after a reset.
-    :param episodes: Least number of episodes; None for no limit. Every agent contributes the same share of them, at
-        least one, and the first ones that it ends.
+    :param table: Table of the agents, after a reset.
+    :param episodes: Minimum number of episodes; None for no limit. Every agent contributes the same share of them, at
+        least one: its first ones.
     """
 
     def __init__(self, table: AgentTable, episodes: int | None = None) -> None:
         self._table, self._episodes = table, episodes
-        self._share: int | None = None  # episodes of each agent or group; known when there are agents
+        self._share: int | None = None  # episodes per agent or group; computed as soon as there are agents
         self._returns: Array = np.zeros(0)
-        self._ended: Array = np.zeros(0, np.int64)  # episodes that have ended, by row
-        self._group: Array = np.zeros(0, np.int64)  # of the agent that has a row, or that had it last
+        self._ended: Array = np.zeros(0, np.int64)  # per row: number of episodes that have ended
+        self._group: Array = np.zeros(0, np.int64)  # per row: group of its current or last agent
         self._note_groups()
         self.values: list[float] = []
-        """The returns since this was made."""
+        """Returns of the episodes that have ended."""
 
     def store_outcomes(self) -> None:
-        """Take the rewards and ends of an environment step."""
+        """Add the rewards and episode ends of an environment step."""
         table = self._table
         self._returns = _padded(self._returns, len(table)) + table.reward + table.group_reward
         self._ended, self._group = _padded(self._ended, len(table)), _padded(self._group, len(table))
         over = table.terminated | table.truncated
-        last = np.flatnonzero(over & (table.group_ended | (self._group < 0)))  # the others ended before their group
+        last = np.flatnonzero(over & (table.group_ended | (self._group < 0)))  # the other members ended earlier
         for group in np.unique(self._group[last]).tolist():
             members = self._group == group
             if self._share is None or (self._ended[members] < self._share).any():
@@ -109,7 +109,7 @@ class EpisodeReturns:
         self._note_groups()
 
     def _note_groups(self) -> None:
-        """Note the groups that the agents with a running episode are in; those that have ended stay in theirs."""
+        """Store the groups of the agents with a running episode; agents that have ended keep theirs."""
         table = self._table
         self._group = np.where(table.alive, table.group, _padded(self._group, len(table)))
         if self._share is None and self._episodes is not None and table.alive.any():
@@ -123,9 +123,9 @@ class EpisodeReturns:
 
 
 class Video:
-    """A video file that is written frame by frame.
+    """Video file that is written frame by frame.
 
-    :param path: Path of the file; its suffix says the format, such as .mp4.
+    :param path: Path of the file, whose suffix is the format, such as .mp4.
     :param fps: Frames per second.
     :raises UnityGymError: If the package imageio-ffmpeg is missing.
     """
@@ -139,7 +139,7 @@ class Video:
         self._writer: Any = None
 
     def add(self, frame: Array) -> None:
-        """Append a frame, uint8 (height, width, 3), of the size of the first one.
+        """Append a frame, uint8 (height, width, 3), with the size of the first one.
 
         :raises UnityGymError: If the file cannot be written.
         """
@@ -153,7 +153,7 @@ class Video:
     def close(self) -> None:
         """Complete the file.
 
-        :raises UnityGymError: If it cannot be written.
+        :raises UnityGymError: If the file cannot be written.
         """
         if self._writer is not None:
             with self._writing():
@@ -174,11 +174,11 @@ class Inference:
     """Players whose agents act with the policies of a run.
 
     :param settings: Settings of the run.
-    :param run: Folder that the policies come from.
+    :param run: Folder of the policies.
     :param pool: Players, after a reset.
-    :param episodes: Least number of episodes of each behavior; None for no limit.
-    :param video: Video of the first player, if one is recorded.
-    :raises UnityGymError: If a behavior has no policy, or one of another network or behavior.
+    :param episodes: Minimum number of episodes of each behavior; None for no limit.
+    :param video: Video of the first player; None for no video.
+    :raises UnityGymError: If a behavior has no policy, or one that is incompatible with the network or behavior.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Inference:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every behavior has had its episodes."""
+        """Whether every behavior has completed its episodes."""
         return bool(self.returns) and all(returns.are_complete for returns in self.returns.values())
 
     def step(self) -> None:
@@ -211,7 +211,7 @@ class Inference:
         return plain if sum(other.partition("?")[0] == plain for other in self.teams) == 1 else name
 
     def evaluations(self) -> dict[str, Evaluation]:
-        """Return the results of each behavior that has ended an episode, by `label`."""
+        """Return the results of each behavior with at least one episode, by `label`."""
         return {
             self.label(name): Evaluation(
                 len(returns.values), float(np.mean(returns.values)), float(np.std(returns.values))
@@ -227,7 +227,7 @@ class Inference:
             if plain not in self._policies and isinstance(settings, FixedSettings):
                 self._policies[plain] = build_model(table.spec, settings, None).policy
             if plain not in self._policies:
-                # Neither reward signals nor demonstrations are needed to act.
+                # Acting requires neither reward signals nor demonstrations.
                 extrinsic = RewardSignals(extrinsic=RewardSignal())
                 acting = settings.model_copy(update={"reward_signals": extrinsic, "behavioral_cloning": None})
                 policy = build_model(table.spec, acting, self._settings.torch_settings.device).policy
@@ -245,16 +245,16 @@ class Inference:
 def run_inference(
     settings: RunSettings, episodes: int | None = None, record: str | None = None, as_json: bool = False
 ) -> None:
-    """Let the agents act with the policies of a run, until each behavior has had its episodes or a signal comes.
+    """Let the agents act with the policies of a run until its episodes are complete or a signal arrives.
 
-    It prints the mean and standard deviation of the returns of each behavior: at the end, and without `episodes` after
-    each `summary_freq` timesteps.
+    Print the mean and standard deviation of the returns of each behavior at the end; without `episodes`, print them
+    after each `summary_freq` timesteps, too.
 
     :param settings: Settings of the run, with `inference`.
-    :param episodes: Least number of episodes of each behavior, the same number of each agent; None for no limit.
+    :param episodes: Minimum number of episodes of each behavior, the same number per agent; None for no limit.
     :param record: Path of a video of the first player; None for none.
     :param as_json: Print one JSON object, by behavior, instead of lines.
-    :raises UnityGymError: If the settings, the run's folder or a player do not allow it.
+    :raises UnityGymError: If the settings or the run's folder are invalid, or a player fails.
     :raises KeyboardInterrupt: If a signal ends it.
     """
     if settings.ray is not None:
@@ -292,10 +292,10 @@ def evaluate(settings: RunSettings, episodes: int | None, record: str | None = N
 
 
 def _log_summaries(settings: RunSettings, inference: Inference, shown: dict[str, int], seconds: float) -> None:
-    """Print a line about each team that has made `summary_freq` timesteps since its last one.
+    """Print a line about each team that has completed `summary_freq` timesteps since its last one.
 
-    :param shown: Timesteps at the last line, by team; it is changed.
-    :param seconds: Time since the start.
+    :param shown: Timesteps at the last line, by team, which are updated in place.
+    :param seconds: Seconds since the start.
     """
     for name, team in inference.teams.items():
         frequency = settings.behavior(name).summary_freq

@@ -20,11 +20,11 @@ from unity_gym.options import PlayerOptions
 from unity_gym.pool import PlayerPool
 from unity_gym.registration import registered_options
 
-_PATIENCE = 100  # environment steps until each behavior that the settings name has an agent
+_PATIENCE = 100  # environment steps until each behavior of the settings has an agent
 
 
 def with_seed(settings: RunSettings) -> RunSettings:
-    """Return the settings with a seed: a random one where none is given."""
+    """Return the settings with a seed, which is random if none is given."""
     environment = settings.env_settings
     if environment.seed >= 0:
         return settings
@@ -33,9 +33,9 @@ def with_seed(settings: RunSettings) -> RunSettings:
 
 
 def with_samplers(settings: RunSettings) -> RunSettings:
-    """Return the settings with `num_workers` and `num_envs` as the block `ray` gives them.
+    """Return the settings with `num_workers` and `num_envs` derived from the block `ray`.
 
-    :raises UnityGymError: If `ray` and `env_settings` differ.
+    :raises UnityGymError: If `ray` and `env_settings` contradict each other.
     """
     environment, ray = settings.env_settings, settings.ray
     if ray is None:
@@ -71,15 +71,15 @@ def launch(
     areas_to_draw: int = 0,
     first_player: int = 0,
 ) -> Iterator[PlayerPool]:
-    """Launch the players of a run, and end them.
+    """Launch the players of a run as a context, and end them after it.
 
     :param settings: Settings of the run, with a seed.
     :param curricula: Parameters of the scene.
     :param log_folder: Folder of the players' logs; None for a temporary one.
     :param areas_to_draw: Areas of each player to draw; see `PlayerPool`.
     :param first_player: Number of the first player among those of all processes.
-    :return: The players, after a reset, with the behaviors that the settings name.
-    :raises UnityGymError: If the settings or a player do not allow it.
+    :return: Players, after a reset, with the behaviors of the settings.
+    :raises UnityGymError: If the settings are invalid, or a player fails.
     """
     environment = settings.env_settings
     options = player_options(settings, curricula, log_folder, first_player)
@@ -111,7 +111,7 @@ def player_name(settings: RunSettings) -> str | None:
 def player_options(
     settings: RunSettings, curricula: EnvironmentParameterManager, log_folder: Path | None, first_player: int = 0
 ) -> PlayerOptions:
-    """How to launch the players of a run."""
+    """Return the options for launching the players of a run."""
     environment, engine = settings.env_settings, settings.engine_settings
     given = environment.model_fields_set
     no_graphics = engine.no_graphics if "no_graphics" in engine.model_fields_set else None
@@ -138,7 +138,7 @@ def player_options(
 
 
 def require_demonstrations(settings: RunSettings) -> None:
-    """Look for the demonstrations before a player is launched for nothing."""
+    """Check that the demonstrations exist, before a player is launched in vain."""
     named = settings.behaviors if settings.default_settings is None else {"": settings.default_settings}
     for name, behavior in (named | settings.behaviors).items():
         block = f"behaviors.{name}" if name else "default_settings"
@@ -161,10 +161,10 @@ def require_demonstrations(settings: RunSettings) -> None:
 
 
 def require_source(name: str, settings: BehaviorSettings) -> None:
-    """Check that a behavior with the trainer bc has one thing to learn from, and nothing that bc does not have.
+    """Check that a behavior with the trainer bc has one source of training data, and no settings that bc lacks.
 
-    :param name: Of the behavior.
-    :raises UnityGymError: If it has none or both, or has what bc does not have.
+    :param name: Name of the behavior.
+    :raises UnityGymError: If it has no source or both, or settings that bc lacks.
     """
     if not isinstance(settings, BCSettings):
         return
@@ -192,17 +192,17 @@ def _require_teacher(name: str, student: BCSettings, settings: RunSettings) -> N
 
 
 def _followed_by_lessons(settings: RunSettings) -> set[str]:
-    """Return the behaviors that complete lessons."""
+    """Return the behaviors in the completion criteria of lessons."""
     curricula = [given for given in settings.environment_parameters.values() if isinstance(given, Curriculum)]
     criteria = [lesson.completion_criteria for given in curricula for lesson in given.curriculum]
     return {needed.behavior for needed in criteria if needed is not None}
 
 
 def _await_behaviors(settings: RunSettings, pool: PlayerPool) -> None:
-    """Check that settings and players speak of the same behaviors.
+    """Check that settings and players have the same behaviors.
 
-    A behavior that the settings name may come later in the run. But one that does not come soon, in addition to one
-    that the settings do not name, is taken for a wrong name.
+    A behavior of the settings may appear later in the run. It is regarded as a wrong name if it does not appear soon,
+    and the players have a behavior that the settings do not contain.
     """
     for _ in range(_PATIENCE):
         shown = {plain_name(name) for name in pool.tables}

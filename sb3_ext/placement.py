@@ -385,7 +385,7 @@ def wait_for_any(samplers: Sequence[PlacedSampler], seconds: float = _POLL) -> l
     """Wait until the result of a sampler has arrived, at most for this time.
 
     :param samplers: Samplers after `start`, at least one.
-    :return: Indices of the samplers whose results have arrived; all of those in this process, as they collect in `result`.
+    :return: Indices of the samplers whose results have arrived; in this process all, as they collect in `result`.
     """
     remote = [sampler for sampler in samplers if isinstance(sampler, RemoteSampler)]
     return RemoteSampler.wait_for_any(remote, seconds) if len(remote) == len(samplers) else [*range(len(samplers))]

@@ -1,6 +1,6 @@
 """Trainers, visual encoders, reward signals and statistics writers of other installed packages.
 
-A package registers its own as entry points, and a configuration file names them:
+A package registers its classes and functions as entry points, whose names are used in a configuration file:
 
     # setup.cfg of the package                        # configuration file
     [options.entry_points]                            behaviors:
@@ -13,12 +13,12 @@ A package registers its own as entry points, and a configuration file names them
     sb3_ext.stats_writer =                            stats_writers: [my_log]
         my_log = my_package:MyLog
 
-- A trainer is a subclass of `sb3_ext.PPO`, `POCA` or `SAC`. Its `hyperparameters` are those of its base class and every
-  keyword argument that its own constructor adds.
+- A trainer is a subclass of `sb3_ext.PPO`, `POCA` or `SAC`. Its `hyperparameters` are those of its base class and all
+  keyword arguments that its own constructor adds.
 - An encoder is called with the shape (C, H, W) of the images and a number of features, and returns a `torch.nn.Module`
   that maps float32 (n, C, H, W) in `[0, 1]` to (n, features).
 - A reward signal is a subclass of `sb3_ext.reward_signals.RewardSignal`. The keys of its block are the arguments of its
-  constructor; if that takes any keyword, the block has `network_settings`, too, whose keys are passed.
+  constructor; if that accepts any keyword, the keys of `network_settings` in the block are passed, too.
 - A statistics writer is called with the folder of the run and returns a `StatsWriter`.
 """
 
@@ -43,7 +43,7 @@ class StatsWriter(Protocol):
     """A receiver of the statistics of a run, in addition to TensorBoard."""
 
     def write_stats(self, behavior: str, step: int, stats: Mapping[str, float]) -> None:
-        """Take the means since the previous summary.
+        """Process the means since the previous summary.
 
         :param behavior: Name of the behavior.
         :param step: Multiple of `summary_freq` that has passed.
@@ -51,7 +51,7 @@ class StatsWriter(Protocol):
         """
 
     def close(self) -> None:
-        """Finish; the run has ended."""
+        """Finish, as the run has ended."""
 
 
 class Parameter:
@@ -71,7 +71,7 @@ def plugin_names(group: str) -> list[str]:
 
 
 def load_plugin(group: str, name: str) -> Any:
-    """Return what a package registers under a name.
+    """Return the object that a package registers under a name.
 
     :param group: Group of the entry points: `TRAINERS`, `ENCODERS`, `SIGNALS` or `WRITERS`.
     :param name: Name of the entry point.
@@ -82,7 +82,7 @@ def load_plugin(group: str, name: str) -> Any:
         raise UnityGymError(f"no installed package registers {name!r} in {group}; known are {sorted(found)}")
     try:
         return found[name].load()
-    except Exception as error:  # the code of another package can raise anything
+    except Exception as error:  # other packages can raise anything
         raise UnityGymError(
             f"{name!r} of {group} cannot be imported from {found[name].value!r}: {type(error).__name__}: {error}. "
             "Correct or uninstall the package that registers it"
@@ -90,7 +90,7 @@ def load_plugin(group: str, name: str) -> Any:
 
 
 def load_writers(names: list[str], folder: Path) -> list[StatsWriter]:
-    """Return the statistics writers of these names for the run in a folder.
+    """Return the statistics writers of these names for a run.
 
     :raises UnityGymError: If one cannot be loaded.
     """
@@ -100,7 +100,7 @@ def load_writers(names: list[str], folder: Path) -> list[StatsWriter]:
 def parameters(plugin: type, base: type | None = None) -> dict[str, Parameter]:
     """Return the keyword arguments of a class's constructor by name.
 
-    :param base: Class whose arguments are left out.
+    :param base: Class whose arguments are omitted.
     """
     known = set() if base is None else set(inspect.signature(base).parameters)
     hints = get_type_hints(plugin.__init__)  # type: ignore[misc]
@@ -114,7 +114,7 @@ def parameters(plugin: type, base: type | None = None) -> dict[str, Parameter]:
 
 
 def takes_any_keyword(plugin: type) -> bool:
-    """Return whether the constructor of a class takes any keyword argument."""
+    """Return whether the constructor of a class accepts any keyword argument."""
     return any(given.kind is given.VAR_KEYWORD for given in inspect.signature(plugin).parameters.values())
 
 

@@ -1,4 +1,4 @@
-"""Samplers as actors on the nodes of a Ray cluster; see `sb3_ext.placement`. It needs the extra `ray`."""
+"""Samplers as actors on the nodes of a Ray cluster; see `sb3_ext.placement`. Requires the extra `ray`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
     raise UnityGymError("samplers on a Ray cluster need the extra ray: pip install 'unity-gym[ray]'") from error
 
 _END_TIMEOUT = 10  # seconds for an actor to end its players
-_PATIENCE = 30  # seconds until a line is printed about a sampler that no node has room for
+_PATIENCE = 30  # seconds until a line is printed about a sampler that no node has the resources for
 
 
 @contextmanager
@@ -36,10 +36,10 @@ def connect(settings: RaySettings, build: str | None, on_wait: Callable[[str], N
 
     A script that has called `ray.init` keeps its connection.
 
-    :param settings: The cluster, and what each sampler reserves of it.
-    :param build: The `file_name` of the players; None for the Unity Editor.
-    :param on_wait: Receives a line when no node has room for a sampler.
-    :raises UnityGymError: If there is no such cluster, or `build` cannot be sent.
+    :param settings: Address of the cluster, and the resources per sampler.
+    :param build: `file_name` of the players; None for the Unity Editor.
+    :param on_wait: Function that receives a log line when no node has the resources for a sampler.
+    :raises UnityGymError: If there is no such cluster, or `build` cannot be copied.
     """
     if build is None:
         raise UnityGymError("Ray launches the players on its nodes, got no player: name a build or scene with --env")
@@ -65,7 +65,7 @@ def connect(settings: RaySettings, build: str | None, on_wait: Callable[[str], N
 
 
 def _shipped(build: str) -> tuple[Path, str]:
-    """Return the folder to send, and the path of the build seen from there."""
+    """Return the folder to copy, and the path of the build relative to it."""
     path = Path(build).expanduser().absolute()
     if build.startswith(EMBEDDED) or not path.parent.is_dir():
         raise UnityGymError(
@@ -78,7 +78,7 @@ def _shipped(build: str) -> tuple[Path, str]:
 def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
-    # A build belongs to the files that git ignores in most projects.
+    # In most projects, git ignores builds.
     os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")
     try:
         ray.init(
@@ -87,7 +87,7 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
             logging_level=logging.WARNING,
             runtime_env=environment or None,
         )
-    except Exception as error:  # of many classes, also of other packages
+    except Exception as error:  # of many classes, including those of other packages
         with suppress(Exception):
             ray.shutdown()
         place = "on this machine" if settings.address is None else f"at {settings.address!r}"
@@ -97,16 +97,16 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
             "printed, or none to start Ray on this machine"
         ) from error
     finally:
-        if is_main:  # Ray's own exits without a checkpoint
+        if is_main:  # Ray's own handler exits without a checkpoint
             signal.signal(signal.SIGTERM, before)
 
 
 class RayCluster(Place):
-    """Starts each sampler as an actor.
+    """Place that starts each sampler as a Ray actor.
 
-    :param settings: What each sampler reserves.
-    :param build: The `file_name` of the players, as the nodes see it.
-    :param on_wait: Receives a line when no node has room for a sampler.
+    :param settings: Resources per sampler.
+    :param build: `file_name` of the players on the nodes.
+    :param on_wait: Function that receives a log line when no node has the resources for a sampler.
     """
 
     def __init__(self, settings: RaySettings, build: str, on_wait: Callable[[str], None] = print) -> None:
@@ -132,11 +132,11 @@ class RayCluster(Place):
         answers = [channel.answer for channel in channels]
         if not ray.wait(answers, num_returns=1, timeout=seconds)[0]:
             return []
-        arrived = {*ray.wait(answers, num_returns=len(answers), timeout=0)[0]}  # all, so that none is passed over
+        arrived = {*ray.wait(answers, num_returns=len(answers), timeout=0)[0]}  # all, so that none is ignored
         return [position for position, answer in enumerate(answers) if answer in arrived]
 
     def _report_wait(self, number: int) -> None:
-        """Print a line about a sampler that has not started, unless there is room for it."""
+        """Print a line about a sampler that has not started, unless a node has the resources."""
         needed = {"CPU": self._settings.num_cpus_per_sampler, "GPU": self._settings.num_gpus_per_sampler}
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
         free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call,unused-ignore]
@@ -149,30 +149,30 @@ class RayCluster(Place):
         )
 
     def share(self, weights: Mapping[str, Array]) -> Any:
-        """Put weights into the object store, from where each node reads them once."""
+        """Put weights into the object store, from which each node reads them once."""
         return ray.put(weights)
 
 
 class ActorChannel:
-    """The way to a sampler in a Ray actor; see `Channel`.
+    """Connection to a sampler in a Ray actor; see `Channel`.
 
     :param actor: Handle of a `SamplerActor`.
     :param number: Number of the sampler.
-    :param on_wait: Receives the number when the actor has not started for a while.
-    :param serving: What `serve` will return.
+    :param on_wait: Function that receives the number if the actor has not started for a while.
+    :param serving: Reference of the result of `serve`.
     """
 
     def __init__(self, actor: Any, number: int, on_wait: Callable[[int], None], serving: Any) -> None:
         self._actor, self._number, self._on_wait, self._serving = actor, number, on_wait, serving
         self._node_reference = actor.node.remote()
-        self._node = ""  # known as soon as the first answer has arrived
+        self._node = ""  # set with the first response
         self._answer: Any = actor.answer.remote()
         self._opened = time.monotonic()
         self._has_ended = False
 
     @property
     def answer(self) -> Any:
-        """Reference of the next answer; None if there is none."""
+        """Reference of the next response; None if there is none."""
         return None if self._has_ended else self._answer
 
     def call(self, method: str, *arguments: Any) -> None:
@@ -182,7 +182,7 @@ class ActorChannel:
             self._answer = self._actor.answer.remote()
 
     def tell(self, method: str, *arguments: Any) -> None:
-        """See `Channel`. Ray replaces references among the arguments by what they refer to."""
+        """See `Channel`. Ray replaces references among the arguments by their values."""
         if not self._has_ended:
             self._actor.deliver.remote(method, *arguments)
 
@@ -214,7 +214,7 @@ class ActorChannel:
         except RayError as error:
             self._has_ended = True
             raise UnityGymError(f"sampler {self._number}{self._node} failed: {error}") from error
-        if isinstance(answer, BaseException):  # the last answer
+        if isinstance(answer, BaseException):  # the last response
             self._has_ended = True
             if isinstance(answer, UnityGymError):
                 answer.args = (f"sampler {self._number}{self._node}: {answer}",)
@@ -244,9 +244,10 @@ class SamplerActor:
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def serve(self, arguments: SamplerArguments, build: str) -> None:
-        """Be the sampler until it is closed.
+        """Run the sampler until it is closed.
 
-        :param build: The `file_name` of the players.
+        :param arguments: Arguments of the sampler.
+        :param build: `file_name` of the players.
         """
         try:
             player_command(build)
@@ -259,7 +260,7 @@ class SamplerActor:
 
     @ray.method(concurrency_group="answers")
     def node(self) -> str:
-        """Name and address of the node."""
+        """Return name and address of the node."""
         own = ray.get_runtime_context().get_node_id()
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call,unused-ignore]
         (node,) = (node for node in nodes if node["NodeID"] == own)
@@ -273,7 +274,7 @@ class SamplerActor:
 
     @ray.method(concurrency_group="answers")
     def answer(self) -> Any:
-        """Wait for the next answer of the sampler."""
+        """Wait for the next response of the sampler, and return it."""
         return self._answers.get()
 
 

@@ -1,4 +1,4 @@
-"""`BehaviorRecord`: what a run writes about one behavior, and resumes from."""
+"""`BehaviorRecord`: the files of one behavior in a run, from which the run resumes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from unity_gym.errors import UnityGymError
 from unity_gym.specs import Array
 
 _GRADIENT_STEPS_PER_LINE = 100  # of SAC, in updates.jsonl
-_RESUMED_ROWS = 1 << 48  # rows of experience that was saved differ from all others
+_RESUMED_ROWS = 1 << 48  # first row of saved experience, so that its rows are unique
 
 
 class BehaviorRecord:
-    """The files of one behavior.
+    """Files of one behavior.
 
-    :param name: Of the behavior, without a team.
-    :param model: The behavior's, which is restored where the run or the settings have a checkpoint for it.
-    :param settings: Of the run.
-    :param run: Its folder.
-    :param writers: They receive the statistics, too.
-    :raises UnityGymError: If a checkpoint cannot be used.
+    :param name: Name of the behavior, without a team.
+    :param model: Model of the behavior, which is restored if the run or the settings have a checkpoint for it.
+    :param settings: Settings of the run.
+    :param run: Folder of the run.
+    :param writers: Further statistics writers.
+    :raises UnityGymError: If a checkpoint is invalid or incompatible.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BehaviorRecord:
         elif (initial := run.initial(settings, name)) is not None and (line := start_from(model, initial)):
             LOG.info("%s: %s", name, line)
         self.learned_last: str | None = self._checkpoints.told.get("learning_team") if asked.resume else None
-        """The team that learned when the run was saved; None if it was of another behavior."""
+        """Learning team at the time of saving; None if it was a team of another behavior."""
         steps = model.num_timesteps
         self.curve = Curve(self._folder / "rewards.csv", steps if asked.resume else None)
         self._updates = UpdateLog(
@@ -98,7 +98,7 @@ class BehaviorRecord:
         return self.model.num_timesteps >= self._next_checkpoint
 
     def add_update(self, records: Mapping[str, float], seconds: float) -> None:
-        """Add what an update logged.
+        """Add the records of an update.
 
         :param seconds: Seconds since the start of the run.
         """
@@ -112,9 +112,12 @@ class BehaviorRecord:
         self.statistics.add_episodes(episodes, None if extrinsic is None else extrinsic.strength)
 
     def summarize(self, seconds: float, timers: Timers, elo: float | None) -> str:
-        """Write the means since the last summary, stamped with the multiple of `summary_freq` that has passed.
+        """Write the means since the last summary, with the last multiple of `summary_freq` as their timestep.
 
-        :return: A line about it, in the form of mlagents-learn.
+        :param seconds: Seconds since the start of the run.
+        :param timers: Durations of the parts of the loop.
+        :param elo: Rating of the behavior; None without self-play.
+        :return: Log line about them, in the form of mlagents-learn.
         """
         step = self.model.num_timesteps // self.settings.summary_freq * self.settings.summary_freq
         self._next_summary = step + self.settings.summary_freq
@@ -131,22 +134,23 @@ class BehaviorRecord:
         return line
 
     def report_self_play(self, elo: float, learning: str | None) -> None:
-        """Report to `training_status.json`.
+        """Report the state of self-play to `training_status.json`.
 
-        :param learning: The team that learns now; None if it is of another behavior.
+        :param elo: Rating of the behavior.
+        :param learning: Current learning team; None if it is a team of another behavior.
         """
         self._checkpoints.told.update(elo=elo, learning_team=learning)
 
     def save(self, experience: Sequence[Trajectories]) -> None:
-        """Write a checkpoint and what belongs to it, unless nothing has changed since the newest.
+        """Write a checkpoint and its other files, unless nothing has changed since the latest.
 
-        :param experience: What was collected but not learned from.
+        :param experience: Collected experience that was not used for training yet.
         """
         step = self.model.num_timesteps
         self._next_checkpoint = (step // self.settings.checkpoint_interval + 1) * self.settings.checkpoint_interval
         if (step, self.model._n_updates) != self._saved:
             newest = self.curve.summaries[-1].mean_reward if self.curve.summaries else None
-            # The checkpoint last: what belongs to it is there, should the run be killed in between.
+            # The checkpoint last, so that it is complete even if the run is killed in between.
             self.curve.save()
             if self._keeps_replay_buffer:
                 self._checkpoints.save_replay_buffer(self.model)
@@ -168,11 +172,11 @@ class BehaviorRecord:
 
     @property
     def _experience_file(self) -> Path:
-        """Belongs to the checkpoint of this step after this number of updates, and to no other."""
+        """Path of the experience that belongs to the checkpoint of this step and number of updates only."""
         return self._folder / f"experience-{self.model.num_timesteps}-{self.model._n_updates}.npz"
 
     def load_experience(self, learner: Learner) -> None:
-        """Let the learner learn from what the run had collected when it was saved."""
+        """Pass the experience that was stored with the checkpoint to the learner."""
         path = self._experience_file
         if self._saved is None or not path.exists():
             return
@@ -182,14 +186,14 @@ class BehaviorRecord:
                 arrays = {name: file[name] for name in file.files}
             count = len({name.partition(".")[0] for name in arrays})
             parts = [kind.from_arrays(without_prefix(str(number), arrays)) for number in range(count)]
-        except Exception as error:  # whatever NumPy raises for a file that is something else; it executes nothing
+        except Exception as error:  # NumPy raises many classes for other files; nothing in the file is executed
             raise UnityGymError(f"{path} cannot be read: {error}. Delete it; the run continues without it") from error
         for part in parts:
             part.ends["row"] = part.ends["row"] + _RESUMED_ROWS
             learner.take(part)
 
     def finish(self, experience: Sequence[Trajectories]) -> str:
-        """Write the last checkpoint and the final ONNX: a line about them."""
+        """Write the last checkpoint and the final ONNX file, and return a log line about them."""
         self.save(experience)
         return f"{self.name}: saved {self._checkpoints.newest()} and {self._checkpoints.publish()}"
 

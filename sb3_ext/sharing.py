@@ -1,8 +1,8 @@
 """Runs on the Hugging Face Hub, in the layout of `mlagents-push-to-hf` and `mlagents-load-from-hf`.
 
-A repository is the folder of a run, with two files more: `config.json`, which is `configuration.yaml` as JSON, and the
-model card `README.md`, with the library `ml-agents` and the tags that Unity's command gives. So Unity's command loads
-what `push` uploads, and `pull` loads what Unity's command uploaded.
+A repository is the folder of a run with two additional files: `config.json`, which is `configuration.yaml` as JSON, and
+the model card `README.md`, with the library `ml-agents` and the same tags as in Unity's command. So Unity's command can
+load what `push` uploads, and `pull` what Unity's command uploaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from unity_gym.errors import UnityGymError
 
 _CARD, _CONFIG, _CURVE, _VIDEO = "README.md", "config.json", "learning_curve.png", "replay.mp4"
 _STATUS = Path("run_logs", "training_status.json")
-_LEFT_OUT = (  # of a run, of no use to others
+_LEFT_OUT = (  # files of a run that are useless to others
     "*experience-*.npz",
     "*last_replay_buffer.npz",
     "*.partial",
@@ -51,18 +51,18 @@ def push(
 ) -> str:
     """Upload a run, also one of `mlagents-learn`, with a model card.
 
-    The card has the results of each behavior: of episodes that are played now, and recorded as a video where the
-    package imageio-ffmpeg is installed, or else of the training.
+    The card contains the results of each behavior. They come from new episodes, which are recorded as a video if the
+    package imageio-ffmpeg is installed; without new episodes, they come from the training.
 
     :param run: Name or folder of the run.
-    :param repo_id: Repository, `USER/NAME`; it is created if there is none.
-    :param results_dir: Folder of the runs' folders.
-    :param env: Player that episodes are played in; by default that of the run.
-    :param episodes: Least number of episodes of each behavior; 0 for none.
+    :param repo_id: Repository, `USER/NAME`; it is created if it does not exist.
+    :param results_dir: Folder for the folders of all runs.
+    :param env: Player for the episodes; by default that of the run.
+    :param episodes: Minimum number of episodes of each behavior; 0 for none.
     :param private: Create a private repository.
     :param message: Message of the commit.
     :return: Address of the commit.
-    :raises UnityGymError: If there is no such run, or the Hub cannot be written to.
+    :raises UnityGymError: If the run does not exist, or writing to the Hub fails.
     """
     hub = _client("push")
     folder = Path(results_dir, run) if Path(results_dir, run).is_dir() else Path(run)
@@ -87,13 +87,13 @@ def push(
 def pull(repo_id: str, local_dir: str = "results", revision: str | None = None) -> Path:
     """Download a run that `push` or `mlagents-push-to-hf` uploaded.
 
-    Only files of the kinds that a run consists of are downloaded, and no programs.
+    Only files of the kinds that a run contains are downloaded, and no programs.
 
     :param repo_id: Repository, `USER/NAME`.
-    :param local_dir: Folder that the folder NAME is written to.
-    :param revision: Branch, tag or commit; by default the newest.
-    :return: The folder of the run.
-    :raises UnityGymError: If there is such a folder, or the Hub cannot be read.
+    :param local_dir: Parent of the new folder NAME.
+    :param revision: Branch, tag or commit; by default the latest.
+    :return: Folder of the run.
+    :raises UnityGymError: If the folder exists, or reading from the Hub fails.
     """
     hub = _client("pull")
     folder = Path(local_dir, repo_id.rpartition("/")[2])
@@ -103,7 +103,7 @@ def pull(repo_id: str, local_dir: str = "results", revision: str | None = None) 
     patterns = [*(f"*.{kind}" for kind in _KINDS), "*events.out.tfevents*"]
     with _asking(repo_id):
         hub.snapshot_download(repo_id, revision=revision, local_dir=partial, allow_patterns=patterns)
-    shutil.rmtree(partial / ".cache", ignore_errors=True)  # of the client
+    shutil.rmtree(partial / ".cache", ignore_errors=True)  # written by the client
     if folder.exists():
         folder.rmdir()
     partial.rename(folder)
@@ -123,7 +123,7 @@ def _client(command: str) -> Any:
 def _asking(repo_id: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # the client raises those of several libraries
+    except Exception as error:  # the client raises exceptions of several libraries
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UnityGymError(
             f"{repo_id}: the Hugging Face Hub answers: {reason:.400}. Correct the name and the connection, and log in "
@@ -132,7 +132,7 @@ def _asking(repo_id: str) -> Iterator[None]:
 
 
 def _settings(folder: Path, env: str | None) -> RunSettings:
-    """Return the settings of a run, to play its policies in this process."""
+    """Return the settings of a run, for acting with its policies in this process."""
     flags: dict[str, object] = {
         "checkpoint_settings.run_id": folder.name,
         "checkpoint_settings.results_dir": str(folder.parent),
@@ -149,7 +149,7 @@ def _settings(folder: Path, env: str | None) -> RunSettings:
 
 
 def _played(settings: RunSettings, episodes: int, video: Path) -> dict[str, Evaluation]:
-    """Return the results of episodes that are played now, by behavior; none if no player can be launched."""
+    """Run episodes and return their results, by behavior; none if no player can be launched."""
     if settings.env_settings.env_path is None:
         print_line("No episodes are played, as the run names no player: give --env for results and a video")
         return {}
@@ -164,7 +164,7 @@ def _played(settings: RunSettings, episodes: int, video: Path) -> dict[str, Eval
 
 
 def _trained(folder: Path, behavior: str) -> Evaluation | None:
-    """Return the newest results of the training; of `mlagents-learn`, only the mean is known."""
+    """Return the latest results of the training; of `mlagents-learn`, only the mean is available."""
     try:
         with (folder / behavior / "rewards.csv").open(newline="") as file:
             last = [*csv.DictReader(file)][-1]
@@ -182,7 +182,7 @@ def _status(folder: Path) -> dict[str, Any]:
 
 
 def _configuration(folder: Path, settings: RunSettings) -> dict[str, Any]:
-    """Return the settings as they were written, or spelled out where that is no plain YAML."""
+    """Return the settings as they were written, or resolved if the file is not plain YAML."""
     try:
         tree: dict[str, Any] = yaml.safe_load((folder / CONFIGURATION).read_text(encoding="utf-8"))
     except yaml.YAMLError:

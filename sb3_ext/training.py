@@ -1,4 +1,4 @@
-"""The loop of a run: samplers collect, learners learn, and their weights go back to the samplers."""
+"""Training loop of a run: samplers collect experience, learners update, and samplers receive the new weights."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from unity_gym.specs import BehaviorSpec
 
 
 def train(settings: RunSettings, writers: Sequence[StatsWriter] = ()) -> int:
-    """Train the behaviors of a run, and end the players.
+    """Train the behaviors of a run, then end the players.
 
     :param writers: Statistics writers in addition to those of the settings. An exception that one raises ends the run,
         which is saved.
-    :return: 0 if it came to its end, otherwise the number of the signal (such as Ctrl-C) that ended it.
-    :raises UnityGymError: If the settings, the run's folder or a player do not allow it; what was learned until then is
+    :return: 0 if the run is complete, otherwise the number of the signal (such as Ctrl-C) that ended it.
+    :raises UnityGymError: If the settings, the run's folder or a player are invalid or fail; the training until then is
         saved.
     """
     with console_logging(settings.debug):
@@ -73,7 +73,7 @@ def place_samplers(
 ) -> Iterator[list[PlacedSampler]]:
     """Launch the players of a run with samplers: one in this process, or `num_workers` in processes or Ray actors.
 
-    :param is_silent: Let the processes print nothing.
+    :param is_silent: Suppress the output of the processes.
     """
     environment = settings.env_settings
     limits = _restart_limits(environment)
@@ -96,7 +96,7 @@ def place_samplers(
                 changed["base_port"] = environment.base_port + first
             logs: Path | None = run.logs if environment.num_workers == 1 else run.logs / f"sampler-{number}"
             if place.build is not None:
-                changed["env_path"], logs = place.build, None  # the run's folder is on this machine
+                changed["env_path"], logs = place.build, None  # the folder of the run is on this machine
             own = settings.model_copy(update={"env_settings": environment.model_copy(update=changed)})
             launching = functools.partial(_launch_in_process, own, curricula, logs, first, is_silent)
             arguments.append(SamplerArguments(launching, first, limits, threaded))
@@ -105,7 +105,7 @@ def place_samplers(
 
 
 def _connect(ray: RaySettings, settings: RunSettings) -> AbstractContextManager[Place]:
-    from sb3_ext.ray_cluster import connect  # an extra
+    from sb3_ext.ray_cluster import connect  # optional dependency
 
     return connect(ray, player_name(settings), LOG.info)
 
@@ -118,8 +118,8 @@ def _launch_in_process(
     first_player: int,
     is_silent: bool,
 ) -> Iterator[PlayerPool]:
-    """Launch players in a process of its own, which prints what they log unless it is silent."""
-    tqdm.set_lock(threading.RLock())  # tqdm's own has a semaphore, which a killed process would leave behind
+    """Launch players in this separate process, and print their log unless it is silent."""
+    tqdm.set_lock(threading.RLock())  # tqdm's own lock has a semaphore, which a killed process would not release
     printing = nullcontext() if is_silent else console_logging(settings.debug)
     with printing, launch(settings, curricula, logs, first_player=first_player) as pool:
         yield pool
@@ -134,15 +134,15 @@ def _restart_limits(environment: EnvSettings) -> dict[str, Any]:
 
 
 class Training(JointTraining):
-    """The joint training of a run, with its files and lessons, after the reset of the players.
+    """Joint training of a run, with its files and lessons, after the reset of the players.
 
-    :param settings: Of the run.
-    :param run: Its folder, which is written from here on.
-    :param samplers: They act.
-    :param curricula: Environment parameters, which the players have.
+    :param settings: Settings of the run.
+    :param run: Folder of the run, in which files are written from now on.
+    :param samplers: Samplers of the agents.
+    :param curricula: Environment parameters, which the players have received.
     :param writers: Statistics writers, which are closed at the end.
     :param is_silent: Show no progress.
-    :raises UnityGymError: If a checkpoint cannot be used.
+    :raises UnityGymError: If a checkpoint is invalid or incompatible.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Training(JointTraining):
         self._timers = Timers()
         self._records: dict[str, BehaviorRecord] = {}
         self._bars: dict[str, Any] = {}
-        self._interrupted = 0  # the number of the signal
+        self._interrupted = 0  # number of the signal
         self._writers = writers
         self._has_bars = sys.stderr.isatty() and not is_silent
         self._progress = Progress(not self._has_bars and not is_silent)
@@ -175,7 +175,7 @@ class Training(JointTraining):
                 LOG.info(course.line)
 
     def run_to_the_end(self) -> int:
-        """Train until each behavior has made its timesteps, or a signal comes, and save, also after any error.
+        """Train until each behavior has completed its timesteps or a signal arrives, and save, also after errors.
 
         :return: The number of the signal, or 0.
         :raises UnityGymError: If a player fails, or a file cannot be written.
@@ -199,7 +199,7 @@ class Training(JointTraining):
         return self._interrupted
 
     def _close(self) -> None:
-        """End the processes of the learners, files and progress bars."""
+        """Close the processes of the learners, files and progress bars."""
         for learner in self._learners.values():
             learner.model.stop_replicas()
         for closing in (*self._records.values(), *self._writers, *self._bars.values()):
@@ -209,7 +209,7 @@ class Training(JointTraining):
         if self._interrupted:
             raise KeyboardInterrupt(number)
         self._interrupted = number
-        # Ctrl-C ends `tee`, too; and where it came while a line was written, Python writes no other meanwhile.
+        # Ctrl-C ends `tee`, too. If it arrives while a line is written, Python cannot write another one meanwhile.
         with suppress(UnityGymError, RuntimeError):
             LOG.info("Stopping (once more: at once, and nothing is saved)")
 
@@ -245,14 +245,14 @@ class Training(JointTraining):
         return self._timers(part)
 
     def _proceed(self) -> bool:
-        """Publish the weights of ended updates; False after a signal."""
+        """Publish the weights of finished updates; return False after a signal."""
         super()._proceed()
         if self._progress.is_due or self._bars:
             self._show_progress()
         return not self._interrupted
 
     def _show_progress(self) -> None:
-        """Show how far the agents are, also within what is being collected."""
+        """Show the progress of the agents, including the timesteps of the running collection."""
         timesteps = {name: learner.model.num_timesteps for name, learner in self._learners.items() if learner.learns}
         for sampler in self._samplers:
             for name, decisions in sampler.decisions.items() if isinstance(sampler, LocalSampler) else ():
@@ -279,7 +279,7 @@ class Training(JointTraining):
         self._records[name].add_update(records, self._seconds)
 
     def _step(self) -> None:
-        """Collect until something is due, and do it."""
+        """Collect until the next event, and process it."""
         super()._step()
         for learner in self._recorded:
             record = self._records[learner.name]
@@ -304,7 +304,7 @@ class Training(JointTraining):
         return [learner for learner in self._acting if learner.name in self._records]
 
     def _experience(self, learner: Learner) -> list[Trajectories]:
-        """Return what was collected but not learned from."""
+        """Return the collected experience that was not used for training yet."""
         parts = learner.model.experience()
         for number, sampler in enumerate(self._samplers):
             if (part := sampler.peek(learner.name)) is not None:
@@ -312,7 +312,7 @@ class Training(JointTraining):
         return parts
 
     def _advance_lessons(self) -> None:
-        """Start the lessons whose time has come."""
+        """Start the next lesson of each parameter whose lesson is complete."""
         changed, reset = self._curricula.advance(
             {name: learner.pop_lesson_progress() for name, learner in self._learners.items()}
         )
@@ -341,7 +341,7 @@ class Training(JointTraining):
     def _finish(self, failed: bool = False) -> None:
         """Save everything.
 
-        :param failed: After an error, perhaps of a sampler, whose experience is then lost.
+        :param failed: Whether an error occurred, perhaps in a sampler, whose experience is then lost.
         """
         lines = []
         for name in self._records:

@@ -33,18 +33,18 @@ class Workers:
         model = PPO("UnityPolicy", UnityVecEnv("Unity-3DBall-v0", n_instances=2))
         model.learn(1_000_000, workers=Workers(4))  # 8 players in 4 processes
 
-    The processes run for the duration of `learn`, in which the environment's own players wait. Each process acts with a
-    copy of the policy, and receives the new weights after each update. Worker i has the seeds of the players from
-    i * `n_instances` on. One that ends unexpectedly is started again, as are players, at most 10 times each, and once
-    per minute.
+    The processes run for the duration of `learn`, during which the environment's own players are idle. Each process
+    acts with a copy of the policy, and receives the new weights after each update. Worker i has the seeds of the
+    players from i * `n_instances` on. Failed workers and players are started again, at most 10 times each, and at most
+    once per minute.
 
-    Further processes import the script: what it does belongs behind `if __name__ == "__main__":`.
+    The processes import the script: put its code below `if __name__ == "__main__":`.
 
-    Callbacks are called once per `num_envs` decisions, when a worker hands over its share. `dones` and `infos` are then
-    those of the episodes that have finished; `rewards` and `new_obs` do not exist.
+    Callbacks are called once per `num_envs` decisions, when a worker returns its share. `dones` and `infos` are then
+    those of the finished episodes; `rewards` and `new_obs` do not exist.
 
-    :param number: How many.
-    :raises InvalidValueError: If there are none.
+    :param number: Number of workers.
+    :raises InvalidValueError: If it is below 1.
     """
 
     def __init__(self, number: int) -> None:
@@ -55,7 +55,7 @@ class Workers:
         self.number = number
 
     def _place(self, file_name: str) -> AbstractContextManager[Place]:  # noqa: ARG002
-        """Where the workers are, as a context."""
+        """Create the place of the workers, as a context."""
         return nullcontext(Processes())
 
     @contextmanager
@@ -76,11 +76,11 @@ class Workers:
                 yield samplers
 
     def learn(self, model: UnityAlgorithm, callback: BaseCallback, log_interval: int | None) -> None:
-        """Train a model until its timesteps are made; its `learn` calls this.
+        """Train a model until its timesteps are complete; its `learn` calls this.
 
-        :param model: After `_setup_learn`.
-        :param callback: After `on_training_start`.
-        :param log_interval: As in `learn`.
+        :param model: Model, after `_setup_learn`.
+        :param callback: Callback, after `on_training_start`.
+        :param log_interval: Number of updates between logs, as in `learn`.
         :raises UnityGymError: If the players of the model's environment cannot be launched in other processes.
         """
         env = model.env
@@ -93,15 +93,15 @@ class Workers:
 
 
 class RayWorkers(Workers):
-    """Ray actors in which agents act, on the nodes of a cluster; otherwise as `Workers`. It needs the extra `ray`.
+    """Ray actors in which agents act, on the nodes of a cluster; otherwise as `Workers`. Requires the extra `ray`.
 
-    :param number: How many.
-    :param address: Of the cluster; None for `RAY_ADDRESS`, the cluster of this machine, or a new one on this machine.
-        "local": always a new one. A script that has called `ray.init` keeps its connection.
-    :param num_cpus: CPUs that each reserves of its node.
-    :param num_gpus: GPUs that each reserves, for players that render.
-    :param ship_build: Send the folder of the build to each node. Otherwise it exists there, under the same path.
-    :raises InvalidValueError: If there are none.
+    :param number: Number of workers.
+    :param address: Address of the cluster; None for `RAY_ADDRESS`, the cluster of this machine, or a new one on this
+        machine. "local": always a new one. A script that has called `ray.init` keeps its connection.
+    :param num_cpus: CPUs that each worker reserves on its node.
+    :param num_gpus: GPUs that each worker reserves, for players that render.
+    :param ship_build: Copy the folder of the build to each node. Otherwise it exists there, under the same path.
+    :raises InvalidValueError: If `number` is below 1.
     """
 
     def __init__(
@@ -124,19 +124,19 @@ class RayWorkers(Workers):
         )
 
     def _place(self, file_name: str) -> AbstractContextManager[Place]:
-        from sb3_ext.ray_cluster import connect  # an extra
+        from sb3_ext.ray_cluster import connect  # optional dependency
 
         return connect(self._settings, file_name, LOG.warning)
 
 
 class _CallbackTraining(ModelTraining):
-    """The training of one model with the callback and the log of its `learn`.
+    """Training of one model with the callback and the log of its `learn`.
 
-    :param samplers: They act.
-    :param name: Of the behavior.
-    :param model: Learns.
-    :param callback: Is called as by `learn`.
-    :param log_interval: As in `learn`.
+    :param samplers: Samplers of the agents.
+    :param name: Name of the behavior.
+    :param model: Model to train.
+    :param callback: Callback, which is called as in `learn`.
+    :param log_interval: Number of updates between logs, as in `learn`.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class _CallbackTraining(ModelTraining):
         model.num_timesteps = reached
 
     def _add_infos(self, samples: Samples) -> None:
-        """Count finished episodes, and keep their infos for the callback."""
+        """Count finished episodes, and store their infos for the callback."""
         model, infos = self._model, []
         for episodes in samples.episodes.values():
             returns = episodes["reward"] + episodes["group_reward"]
