@@ -1,11 +1,11 @@
-"""The gRPC server that one Unity player connects to; it passes raw messages on.
+"""gRPC server that one Unity player connects to, and that passes on raw messages.
 
-On the wire the player is the client and Python the server. The player calls one unary method with its message and
-waits; the reply to that call is Python's next message. So at any time at most one call is open, and
-:class:`PlayerConnection` turns the calls into a plain `receive`, `send`, `receive`, `send`.
+The player is the gRPC client and Python the server. The player calls one unary method with its message and waits; the
+reply to that call is Python's next message. So at any time at most one call is open, and :class:`PlayerConnection`
+converts the calls into a plain `receive`, `send`, `receive`, `send`.
 
 An exception may interrupt the caller between any two instructions, such as the KeyboardInterrupt of Ctrl-C. So the
-state of the exchange is not spread over variables of the caller: the server's thread publishes each call as one object,
+state of the exchange is not spread over variables of the caller. The server's thread publishes each call as one object,
 and the only change that the caller makes is to store the reply in it.
 """
 
@@ -109,11 +109,11 @@ class PlayerConnection:
     def poll(self, timeout: float, check: Callable[[], None] = lambda: None) -> bool:
         """Return whether `receive` would return at once.
 
-        While the player is silent, this looks for its process about ten times per second: that takes longer than most
-        of its steps.
+        While the player is silent, this checks its process about ten times per second, as a check takes longer than
+        most of its steps.
 
         :param timeout: Seconds that the player may be silent, since the connection was made or the last `send`.
-        :param check: Raises an exception if the player's process has ended.
+        :param check: Function that raises an error if the player's process has ended.
         :raises PlayerTimeoutError: If the player has been silent for longer.
         :raises PlayerError: If the player disconnected before it got its last answer, or its process has ended.
         :raises NotReadyError: If the connection is closed, or was opened by another process.
@@ -148,8 +148,8 @@ class PlayerConnection:
         """Wait for the player's next message; the same one again, until `send` has answered it.
 
         :param timeout: Seconds that the player may be silent, see `poll`.
-        :param check: See `poll`.
-        :raises PlayerTimeoutError: If no message came in time.
+        :param check: Function that raises an error if the player's process has ended, see `poll`.
+        :raises PlayerTimeoutError: If no message was received in time.
         :raises PlayerError: If the player disconnected before it got its last answer, or its process has ended.
         :raises NotReadyError: If the connection is closed, or was opened by another process.
         """
@@ -225,10 +225,10 @@ class _Call:
 
 
 class _Exchange:
-    """The state that the server's threads and the caller share. It refers to neither, so that both can be collected.
+    """State that the server's threads and the caller share. It refers to neither, so that both can be collected.
 
-    Two `SimpleQueue` were as fast as locks or a condition (all around 1900 round trips per second with a gRPC client in
-    Python, within noise) and cannot lose a wake-up.
+    Two `SimpleQueue` cannot lose a wake-up. They were as fast as locks or a condition: all around 1900 round trips per
+    second with a gRPC client in Python, within noise.
     """
 
     def __init__(self) -> None:

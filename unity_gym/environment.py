@@ -378,7 +378,7 @@ class UnityEnvironment:
     def _send(self, message: bytes) -> None:
         assert self._connection is not None
         self._is_at_start = False
-        self._is_unread = True  # first, so that an interruption is noticed wherever it comes
+        self._is_unread = True  # first, so that any interruption is noticed
         self._connection.send(message)
         self._side_channels.clear_collected()
         self._actions = {}

@@ -11,36 +11,36 @@ class UnityGymError(Exception):
 
 
 class PlayerError(UnityGymError):
-    """The player did not start, did not connect, ended or stopped answering. The message holds the end of its log."""
+    """Failure of a player to start, connect, answer or keep running. The message holds the end of its log."""
 
 
 class PortInUseError(PlayerError):
-    """The port to listen on is in use."""
+    """Failure to listen on a port that is in use."""
 
 
 class PlayerTimeoutError(PlayerError, TimeoutError):
-    """The player is running but sent nothing within the timeout."""
+    """Timeout of a player that is running but sent nothing."""
 
 
 class ProtocolError(UnityGymError):
-    """The player sent invalid data: an unsupported version, a broken message or NaN."""
+    """Invalid data from the player: an unsupported version, a broken message or NaN."""
 
 
 class ActionError(UnityGymError, ValueError):
-    """An action does not fit the behavior's action specification, or is for an agent that requested none."""
+    """Action that does not fit the behavior's action specification, or is for an agent that requested none."""
 
 
 class InvalidValueError(UnityGymError, ValueError):
-    """A scene, behavior or option does not exist, or a value is invalid. The message lists the valid ones."""
+    """Scene, behavior or option that does not exist, or an invalid value. The message lists the valid ones."""
 
 
 class UnknownOptionError(UnityGymError, TypeError):
-    """A keyword argument is not one of the function's. The message names the nearest one."""
+    """Keyword argument that a function does not take. The message names the nearest one."""
 
 
 class NotReadyError(UnityGymError, RuntimeError):
-    """A call came in the wrong order: a step before the reset, or any call after close."""
+    """Call in the wrong order: a step before the reset, or any call after close."""
 
 
 class DemonstrationError(UnityGymError, ValueError):
-    """A demonstration cannot be read, written or used for a behavior."""
+    """Demonstration that cannot be read, written or used for a behavior."""

@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 class UnityGymException(UnityGymError):  # noqa: N818
-    """The environment does not fit the wrapper, or `step` was called after the end of an episode."""
+    """Environment that does not fit the wrapper, or a call of `step` after the end of an episode."""
 
 
 class ActionFlattener:

@@ -1,8 +1,8 @@
 """`UnityParallelEnv` and `UnityAECEnv` with the four-value interface of `mlagents_envs` 1.x.
 
 An agent is called "<behavior>?agent_id=<id>". If its next episode starts in the message that ends the last one, the
-agent stays: its observation is the first one of the new episode, `done` is True, the reward belongs to the ended
-episode and `info["terminal_observation"]` is its last observation.
+agent stays. Its observation is then the first one of the new episode, `done` is True, and the reward belongs to the
+ended episode. `info["terminal_observation"]` is the last observation of that episode.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
     """PettingZoo `AECEnv` of one player: an agent has a turn per decision and one at the end of its episode.
 
     Agents that request a decision at the same time have their turns one after the other, in the order of
-    `possible_agents`, and act on the same state: the player advances after the last of them. Names, spaces,
+    `possible_agents`. They act on the same state: the player advances after the last of them. Names, spaces,
     observations, infos, dead agents and agents that spawn mid-episode are those of `UnityParallelEnv`.
 
     :param options: Options as in `UnityParallelEnv`, without `wait_for`.

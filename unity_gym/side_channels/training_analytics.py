@@ -9,7 +9,7 @@ from unity_gym.side_channels.messages import OutgoingMessage
 
 
 class TrainingAnalyticsChannel(OutgoingChannel):
-    """Channel for encoded analytics messages. This package sends none: no data about a training leave it."""
+    """Channel for encoded analytics messages. This package sends none: it transmits no data about training."""
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356"))

@@ -100,13 +100,13 @@ def action_spec(parameters: Any) -> ActionSpec:
 
 
 class BehaviorDecoder:
-    """Decode the agents of one behavior into `DecisionSteps` and `TerminalSteps`.
+    """Decoder of the agents of one behavior into `DecisionSteps` and `TerminalSteps`.
 
     :param name: Name of the behavior, for error messages.
     :param actions: Action specification of the behavior.
-    :param first: `ReplyAgent` message of one of its agents; its observations define the sensors.
+    :param first: Message `ReplyAgent` of one of its agents; its observations define the sensors.
     :param package_version: Version of the player's ML-Agents package, which determines the layout of its images.
-    :param visual_dtype: dtype of image arrays: "uint8" (0 to 255) or "float32" (0 to 1).
+    :param visual_dtype: Dtype of image arrays: "uint8" (0 to 255) or "float32" (0 to 1).
     :param uncompressed_layout: Layout of uncompressed images: "CHW", "HWC" or "auto"; see `ImageDecoder`.
     :param checks_ids: Whether ids must not be negative or appear twice in a list. In a file, all records have one id.
     :raises ProtocolError: If a sensor has an impossible shape, or the observation does not fit its own shape.
@@ -152,7 +152,7 @@ class BehaviorDecoder:
     def decode(self, infos: Sequence[Any]) -> tuple[DecisionSteps, TerminalSteps]:
         """Decode the agents that request a decision and those that ended, each in the player's order.
 
-        :param infos: `ReplyAgent` messages of the behavior.
+        :param infos: Messages `ReplyAgent` of the behavior.
         :raises ProtocolError: If values are NaN or infinite, observations or masks do not fit the behavior, or an agent
             has a negative id or appears twice.
         """

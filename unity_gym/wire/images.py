@@ -58,7 +58,7 @@ def as_bytes(images: Array) -> Array:
 class ImageDecoder:
     """Decoder of one visual sensor.
 
-    :param first: `Observation` of the sensor, which contains its shape, compression and channel mapping.
+    :param first: Message `Observation` of the sensor, which contains its shape, compression and channel mapping.
     :param package_version: Version of the player's ML-Agents package.
     :param dtype: Dtype of the images: "uint8" (0 to 255) or "float32" (0 to 1).
     :param uncompressed_layout: Layout of uncompressed images in memory: "CHW", "HWC", or "auto", by the package
