@@ -257,7 +257,7 @@ class UnityAlgorithm(BaseAlgorithm):
     def _set_up_signals(self) -> None:
         """Build the algorithm's own copies of the reward signals."""
         assert self.columns is not None
-        if "gamma" in self.__dict__:  # as `load(path, gamma=0.9)` leaves it
+        if "gamma" in self.__dict__:  # set by `load(path, gamma=0.9)`
             self.gamma = self.__dict__.pop("gamma")
         self.signals = nn.ModuleDict()
         for signal in self.reward_signals:

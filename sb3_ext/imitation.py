@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
 
 
 def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
-    """Compare an actor with decisions of an expert, whose discrete actions are always allowed.
+    """Compare an actor with decisions of an expert; the expert's discrete actions count as allowed in any mask.
 
     :param policy: Policy with the actor.
     :param batch: Batch of sequences, with continuous actions in `[-1, 1]` and the actor's recurrent states.

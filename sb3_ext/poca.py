@@ -91,8 +91,8 @@ class UnityPOCAPolicy(UnityPolicy):
     def group_values(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the critic's values of a rollout, and update the groups' recurrent states as `refresh_memory` does.
 
-        :return: V and b of the decisions' states (n, 2, signals), V of the states after the trajectories (…, signals),
-            and the critic's recurrent states there (…, 2, memory size).
+        :return: V and b of the decisions' states (n, 2, signals). V (…, signals) and the critic's recurrent states
+            (…, 2, memory size) after the trajectories.
         """
         groups = _groups_of(rollout)
         features, counts = self._all_features(groups)
@@ -225,9 +225,10 @@ class POCA(PPO):
     Paper: https://arxiv.org/abs/2111.05992.
 
     POCA is `PPO` with a centralized critic. The returns are λ-returns of V, the value of the group's state. The
-    advantage of a decision is its return minus a counterfactual baseline, which depends on the actions of all other
-    members, but not on the agent's own. After an agent's death, its return bootstraps from the value of the remaining
-    members, and so includes the rewards until the last of them has ended. Each agent acts only on its own observations.
+    advantage of a decision is its return minus a counterfactual baseline. The baseline depends on the actions of all
+    other members, but not on the agent's own. After an agent's death, its return bootstraps from the value of the
+    remaining members. So it includes the rewards until the last of them has ended. Each agent acts only on its own
+    observations.
 
     On an unwrapped `UnityVecEnv`, the groups are those of the scene. They have any number of agents, which may die or
     spawn mid-episode; an agent without a group is a group of one. On any other SB3 `VecEnv`, each sub-environment is

@@ -72,8 +72,8 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     :param train_freq: Steps of each environment between gradient steps, instead of `steps_per_update`.
     :param gradient_steps: Gradient steps every `train_freq` steps (default: 1); -1 for one per decision.
     :param gamma: Discount of the only reward `Extrinsic`, instead of `reward_signals`.
-    :param ent_coef: A number keeps the entropy coefficients at this value; "auto" learns them from 1.0, and "auto_0.1"
-        from 0.1, as `init_entcoef` does.
+    :param ent_coef: Fixed value of the entropy coefficients; "auto" learns them from 1.0, and "auto_0.1" from 0.1, as
+        `init_entcoef` does.
     :param target_entropy: Target entropy of the continuous actions; "auto" for −dim(u).
     :param target_update_interval: Gradient steps between updates of the target critics.
     :param action_noise: None; see `sb3_names.SAC_NAMES`.
@@ -97,7 +97,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     :param device: "cpu", "cuda" or "auto".
     :raises InvalidValueError: If the schedule does not exist, or `target_entropy` is a string other than "auto".
     :raises UnityGymError: If a hyperparameter is out of range, two signals have the same name, sequences are longer
-        than a minibatch, or the environment is wrapped in `VecNormalize`.
+        than a minibatch, or `env` is wrapped in `VecNormalize`.
     :raises DemonstrationError: If a demonstration does not exist or is incompatible with the behavior spec.
     """
 

@@ -91,9 +91,9 @@ class SelfPlay:
     Opponents are the last `window` snapshots of the behavior's policy, the model files of `opponents`, and the newest
     weights. The first snapshot is taken at the start, the others whenever a multiple of `save_steps` has passed.
 
-    Each match that terminated changes the ratings of both sides (Elo 1978): the learning team's changes by K (s − e),
-    where e = 1 / (1 + 10^((r_opponent − r) / 400)), and the opponent's by the opposite. The score s is 1, ½ or 0 if the
-    last reward is above, at or below 0: the sum of individual and group rewards of the agents that ended with the
+    Each match that terminated changes the ratings of both sides (Elo 1978). The learning team's changes by K (s − e),
+    where e = 1 / (1 + 10^((r_opponent − r) / 400)). The opponent's changes by the opposite. The score s is 1, ½ or 0 if
+    the last reward is above, at or below 0: the sum of individual and group rewards of the agents that ended with the
     match. Several opposing teams share the change equally. Matches against the newest weights and truncated matches
     change no rating. The rating of a snapshot starts at that of the behavior.
 

@@ -37,7 +37,7 @@ class EntityAttention(nn.Module):
     def forward(self, own: torch.Tensor, entities: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return features (n, WIDTH) from own features (n, self size) and (n, entities, features) per sensor."""
         if not torch.onnx.is_in_onnx_export():
-            entities = [x[:, (x != 0).any(2).any(0)] for x in entities]  # columns of absent entities have no effect
+            entities = [x[:, (x != 0).any(2).any(0)] for x in entities]  # entities absent in all rows have no effect
         present = torch.cat([x.abs().amax(-1) > 0 for x in entities], 1)  # `!=` of floats is not in ONNX's opset 9
         if self.embed_self is not None:
             known = self.embed_self(own).unsqueeze(1)

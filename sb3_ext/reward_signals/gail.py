@@ -31,7 +31,7 @@ class GAIL(LearnedSignal):
     Each minibatch of the policy is paired with as many decisions of the expert, sampled with replacement.
 
     `use_vail` adds the variational bottleneck of Peng et al. (2019), https://arxiv.org/abs/1810.00821. D then reads
-    z ~ N(μ(s), σ²), and the loss includes β (KL − 0.5), with the sum of the divergences of z from N(0, 1) for expert
+    z ~ N(μ(s), σ²), and the loss includes β (KL − 0.5). KL is the sum of the divergences of z from N(0, 1) for expert
     and policy. β follows by dual gradient ascent. Rewards use z = μ(s).
 
     With `normalize`, vector observations are scaled by the expert's statistics.
