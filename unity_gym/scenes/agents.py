@@ -36,9 +36,12 @@ from unity_gym.specs import ActionSpec, Array
 class Agents:
     """All agents of one kind.
 
-    Arrays, one entry per agent: `id` (int64), `group_id` (int64, 0 = none), `enabled` (bool), `behavior` (int64, index
-    into `behaviors`), `step_count` (int64, ticks of the episode), `reward` and `group_reward` (float64, since the last
-    message), `continuous` (float32, n × size), `discrete` (int64, n × branches), `mask` (bool, as last sent).
+    Arrays, one entry per agent:
+
+    - `id` (int64), `group_id` (int64, 0 = none), `enabled` (bool)
+    - `behavior` (int64, index into `behaviors`), `step_count` (int64, ticks of the episode)
+    - `reward` and `group_reward` (float64, since the last message)
+    - `continuous` (float32, n × size), `discrete` (int64, n × branches), `mask` (bool, as last sent)
 
     :param academy: Academy whose ticks advance the agents.
     :param count: Number of agents.

@@ -1,7 +1,7 @@
 """Upright bodies that slide, fall and push each other, modeled on Unity's physics engine (PhysX).
 
 One tick of a body: gravity, drag (`v ← v (1 - drag · dt)`), ground, contacts, then the move. Agents gain 2 to 3 m/s
-per tick and push things almost all of the time, so these scenes depend on the following properties of PhysX:
+per tick and push things almost all of the time. So these scenes depend on the following properties of PhysX:
 
 - Contacts are found at the positions before the move, and only between surfaces less than 2 cm apart. So a fast body
   enters an obstacle and is pushed out in later ticks: 80 % of the depth per tick, at most 10 m/s. This moves bodies

@@ -2,9 +2,10 @@
 
 The boxes never turn. Towards each other they are rounded so much that one slides off another as soon as its center is
 no longer above it; this replaces tipping over. As in `bodies.py`, contacts are found at the positions before the move,
-and a fast agent enters obstacles. Because a box may have many contacts, they are solved all at once, each with its
-share of the masses (Tonge et al. 2012, "Mass Splitting for Jitter-Free Parallel Rigid Body Simulation"). A heap is
-simulated only while an agent touches it and shortly after that.
+and a fast agent enters obstacles. A heap is simulated only while an agent touches it and shortly after that.
+
+Because a box may have many contacts, they are solved all at once, each with its share of the masses.
+Paper: Tonge et al. 2012, "Mass Splitting for Jitter-Free Parallel Rigid Body Simulation".
 """
 
 from __future__ import annotations

@@ -230,8 +230,8 @@ class Match3(Scene):
 
     State: `boards`, `valid` moves of each (bool, n × 127), and the number of `moves` requested in this episode.
 
-    An episode is 499 moves long. Each cell that a move clears, in all steps of its cascade, gives a reward of 0.01, and
-    0.01 more per level of its special type. The tick after the move gives it. The two heuristic behaviors make greedy
+    An episode is 499 moves long. Each cell that a move and its cascade clear gives a reward of 0.01, and 0.01 more per
+    level of its special type. The tick after the move gives it. The two heuristic behaviors make greedy
     moves, independent of the client's actions.
 
     An episode's board has 6 to 9 rows and 6 to 8 columns, drawn at random per episode. The parameters `minRows` and

@@ -5,8 +5,7 @@ the normal of that moment. As in Unity's physics engine, impacts at less than 2 
 80 % of an overlap, by at most 10 m/s.
 
 The ball is held at a height at which it is partly in the pitch, which therefore pushes against it: friction makes it
-roll within a few ticks. From the same engine's rules follows that a bounce ends its rolling. Neither has been
-compared with Unity.
+roll within a few ticks. By the same engine's rules, a bounce ends its rolling. Neither has been compared with Unity.
 """
 
 from __future__ import annotations

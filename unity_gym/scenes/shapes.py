@@ -113,8 +113,7 @@ def separation(first: Box, second: Box) -> tuple[float, float, float, float]:
 class Edge(NamedTuple):
     """The contact of two boxes.
 
-    The ends of a part of an edge, x and z from the center of the first box, and the distance of the boxes at
-    either end.
+    The ends of a part of an edge (x and z from the center of the first box), and the boxes' distance at either end.
     """
 
     x: tuple[float, float]

@@ -36,8 +36,8 @@ _Point: TypeAlias = tuple[float, float, float]
 class Fan(NamedTuple):
     """A ray sensor.
 
-    Its name, its tags, the number of rays on each side of the middle one, the angle to the outermost rays (degrees),
-    and whether it looks backward.
+    Name, tags, number of rays on each side of the middle one, angle to the outermost rays (degrees), and whether it
+    looks backward.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """VisualFoodCollector: FoodCollector with camera observations.
 
-From Unity's scene: the behavior, four agents per area, 84 × 84 pixels, the camera's position, angle and background,
-the direction of the light, the sizes of eyes, mouths, headbands and laser beams, and the change of colors for half a
-second after a meal. Estimated: the colors of all things, the brightness of the light, the height of the walls, and
+From Unity's scene: the behavior, four agents per area, 84 × 84 pixels, the camera's position, angle and background, and
+the direction of the light. Also from it are the sizes of eyes, mouths, headbands and laser beams, and the change of
+colors for half a second after a meal. Estimated: the colors of all things, the brightness of the light, the height of the walls, and
 that there are no shadows.
 """
 

@@ -20,7 +20,7 @@ GRAVITY = 1.5 * 9.81  # m/s²
 GROUND = 0.5  # m, the height of the ground
 _INSIDE = 49.5  # m from the middle to the walls
 _FRICTION = 0.6
-_STIFFEST = 0.9  # MuJoCo's impedance d of a drive
+_STIFFEST = 0.9  # greatest stiffness of a drive: the impedance d of MuJoCo's soft constraint
 _MARGIN = 0.05  # m around each shape in which speculative contacts are made; fast enough for 7.5 m/s
 _CONTACT_IMPEDANCE = (0.8, 0.8, 0.001, 0.5, 2.0)
 TARGET_HALF = 0.5  # m, half an edge of the target cube
@@ -123,9 +123,9 @@ class Drive:
     with a quarter of its spring and damper, and its force limit is a torque limit of half the value.
 
     `max_force`: limit at full strength. `rigid`: the spring is so stiff that the joint follows its target at the rate
-    spring / (damper + tick · spring), and loads have an effect only if the solver does not converge. A soft constraint
-    models this. Otherwise, a spring and a damper do, in `substeps` per tick. `contact_time`: time in seconds in which
-    contacts correct overlaps, more than two substeps.
+    spring / (damper + tick · spring). It yields to loads only as far as the solver has no time to converge. A soft
+    constraint models this. Otherwise, a spring and a damper do, in `substeps` per tick. `contact_time`: time in seconds
+    in which contacts correct overlaps, more than two substeps.
     """
 
     spring: float
@@ -155,8 +155,8 @@ class Drive:
 class Skeleton:
     """A body: its parts, a parent before its children, and the drive of all its joints.
 
-    `speculative`: contacts remove the speed that would carry a part into another one or the ground within a tick, and
-    parts touch the ground where they will be in the next tick. Otherwise, contacts start when surfaces overlap.
+    `speculative`: contacts remove the speed that would carry a part into another one or the ground within a tick. Parts
+    touch the ground if they will do so in the next tick. Otherwise, contacts start when surfaces overlap.
     """
 
     parts: tuple[Part, ...]

@@ -161,7 +161,7 @@ def _last(place: float, size: int) -> int:
 def _from_sensor(
     scenery: _Scenery, area: int, thing: int, position: Array, yaw: float, unit: float, above: float
 ) -> _Thing:
-    """Return a thing in the axes of a sensor; `above` (m) is the vertical distance to its box, `unit` is in 1/m."""
+    """Return a thing in the axes of a sensor; `above`: m from the cells up or down to its box; `unit`: 1/m."""
     x, z = scenery.center[0, area, thing] - position[0], scenery.center[2, area, thing] - position[2]
     turn = scenery.yaw[area, thing] - yaw
     rounding = scenery.rounding[area, thing]
