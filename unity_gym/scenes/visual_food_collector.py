@@ -2,8 +2,8 @@
 
 From Unity's scene: the behavior, four agents per area, 84 × 84 pixels, the camera's position, angle and background, and
 the direction of the light. Also from it are the sizes of eyes, mouths, headbands and laser beams, and the change of
-colors for half a second after a meal. Estimated: the colors of all things, the brightness of the light, the height of the walls, and
-that there are no shadows.
+colors for half a second after a meal. Estimated: the colors of all things, the brightness of the light, the height
+of the walls, and that there are no shadows.
 """
 
 from __future__ import annotations
