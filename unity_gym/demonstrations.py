@@ -59,7 +59,7 @@ _API_VERSIONS = (0, 1)
 _BODY = 33  # byte offset of the behavior's parameters, after the header's space
 _RECORDER = "unity_gym"  # marks files of this package, whose uncompressed images have the declared layout, C×H×W
 _PNG = 1
-_FIRST_PACKAGE = "1.0.0"  # of files that declare no dimension properties
+_FIRST_PACKAGE = "1.0.0"  # assumed for files without dimension properties
 _FEWEST_ENDS, _MAJORITY = 3, 0.75  # episodes and fraction needed to detect the content of done records
 
 _CONTINUOUS, _DISCRETE = attrgetter("continuous_actions"), attrgetter("discrete_actions")
@@ -92,7 +92,7 @@ class Demonstration:
     - `episodes`: int (k, 2), the first row of each episode and the row after its last
     - `headers`: one per file
 
-    They index N records: `record_observations` (arrays (N, *shape)), `record_rewards` float32 (N,) and `record_done`
+    Rows index N records: `record_observations` (arrays (N, *shape)), `record_rewards` float32 (N,) and `record_done`
     bool (N,). Transition t leads from record `rows[t]` to record `next_rows[t]`. An algorithm that samples minibatches
     of images can index the records, and avoids the two copies that the properties make.
     """
