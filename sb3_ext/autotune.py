@@ -1,4 +1,4 @@
-"""`unity-learn autotune CONFIG`: measure how many players, areas and workers train fastest on this machine."""
+"""`unity-learn autotune CONFIG`: measure which numbers of players, areas and workers train fastest on this machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from unity_gym.errors import UnityGymError
 from unity_gym.machine import usable_cores
 
 _AREAS = (8, 16, 32, 64, 128)
-_GAIN = 1.05  # of the timesteps per second, below which more of something is not worth it
+_GAIN = 1.05  # minimum factor of the timesteps per second for a larger arrangement
 
 
 class Arrangement(NamedTuple):
-    """How to run: `num_areas` None is as many as the settings say, or the scene has."""
+    """Arrangement of players; `num_areas` None uses the settings or the default of the scene."""
 
     num_envs: int = 1
     num_workers: int = 0
@@ -31,7 +31,7 @@ class Arrangement(NamedTuple):
 
     @property
     def flags(self) -> str:
-        """The options of `unity-learn`."""
+        """Command-line options of `unity-learn`."""
         flags = f"--num-envs {self.num_envs}"
         if self.num_workers:
             flags += f" --num-workers {self.num_workers}"
@@ -40,7 +40,7 @@ class Arrangement(NamedTuple):
         return flags
 
     def of(self, settings: RunSettings) -> RunSettings:
-        """Return settings of such a run, without end."""
+        """Return settings of an unlimited run with this arrangement."""
         asked = settings.env_settings.model_dump(exclude_unset=True)
         asked |= {"num_envs": self.num_envs, "num_workers": self.num_workers}
         if self.num_areas is not None:
@@ -57,10 +57,10 @@ class Arrangement(NamedTuple):
 
 
 class _Trial(Training):
-    """A training that counts its timesteps for some seconds."""
+    """Training that counts its timesteps for some seconds."""
 
     def measure(self, seconds: float) -> float:
-        """Return the timesteps per second of whole rounds of collecting and updating, for at least some seconds."""
+        """Return the timesteps per second of whole rounds of collecting and updating, for at least these seconds."""
         try:
             self._train_until_update(0)
             before, start = self._timesteps, time.monotonic()
@@ -73,7 +73,7 @@ class _Trial(Training):
             self._close()
 
     def _train_until_update(self, seconds: float) -> None:
-        """Train for at least some seconds, and stop right after an update."""
+        """Train for at least these seconds, and stop after an update."""
         end, version = time.monotonic() + seconds, self._version
         while time.monotonic() < end or self._version == version:
             version = self._version
@@ -89,9 +89,9 @@ class _Trial(Training):
 
 
 def measure(settings: RunSettings, arrangement: Arrangement, seconds: float) -> float:
-    """Train for a while in a temporary folder; return the timesteps per second.
+    """Train for these seconds in a temporary folder, and return the timesteps per second.
 
-    :raises UnityGymError: If a player cannot be launched in this way.
+    :raises UnityGymError: If a player cannot be launched in this arrangement.
     """
     with tempfile.TemporaryDirectory() as folder:
         own = arrangement.of(with_seed(settings))
@@ -107,7 +107,7 @@ def measure(settings: RunSettings, arrangement: Arrangement, seconds: float) -> 
 
 
 def _larger(best: Arrangement, cores: int) -> Iterator[Arrangement]:
-    """More players than the best arrangement has, in this process and in workers."""
+    """Yield arrangements with more players than the best one, in this process and in workers."""
     players = 2 * best.num_envs
     if players <= 2 * cores:
         yield best._replace(num_envs=players, num_workers=0)
@@ -117,13 +117,13 @@ def _larger(best: Arrangement, cores: int) -> Iterator[Arrangement]:
 def autotune(settings: RunSettings, seconds: float = 5.0) -> Arrangement:
     """Measure arrangements, print a table of them, and propose the fastest.
 
-    It starts from one player, tries more areas, then more players and workers, as long as each is at least 5 % faster,
-    and then lets the players go on during updates (`threaded`).
+    It starts with one player, tries more areas, then more players and workers, as long as each is at least 5 % faster.
+    Then it tries `threaded`, so that players continue during updates.
 
-    :param settings: Of the run; its file stays as it is.
-    :param seconds: Time to measure each.
-    :return: The fastest.
-    :raises UnityGymError: If not even one player can be launched, or the settings name none.
+    :param settings: Settings of the run, whose file does not change.
+    :param seconds: Duration of each measurement.
+    :return: Fastest arrangement.
+    :raises UnityGymError: If not even one player can be launched, or the settings do not contain a player.
     """
     if settings.env_settings.env_path is None:
         raise UnityGymError("autotune launches several players: name a build or an embedded scene with --env")

@@ -1,4 +1,4 @@
-"""Lines that a run prints, in the form of mlagents-learn, which log parsers read."""
+"""Log lines of a run, in the form of mlagents-learn, for log parsers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unity_gym.environment import UnityEnvironment
 from unity_gym.errors import UnityGymError
 
 LOG = logging.getLogger("sb3_ext")
-"""What runs report. `console_logging` prints it."""
+"""Logger of runs, which `console_logging` prints."""
 
 _FORMAT = "[%(levelname)s] %(message)s"
 _DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
@@ -28,10 +28,10 @@ _LONGEST_PAUSE = 300.0
 
 
 def print_line(line: str, out: TextIO | None = None) -> None:
-    """Print a line, above the progress bars where there are some.
+    """Print a line, above the progress bars if there are any.
 
-    :param out: File that it goes to; by default standard output.
-    :raises UnityGymError: If the output is closed; from now on lines are dropped.
+    :param out: Output file; by default standard output.
+    :raises UnityGymError: If the output is closed; later lines are discarded.
     """
     try:
         with tqdm.external_write_mode(file=sys.stdout):
@@ -42,7 +42,7 @@ def print_line(line: str, out: TextIO | None = None) -> None:
 
 
 class _Lines(logging.Handler):
-    """Print records; unlike other handlers, it lets errors pass."""
+    """Handler that prints records; unlike other handlers, it does not catch errors."""
 
     def __init__(self, out: TextIO | None) -> None:
         super().__init__()
@@ -54,9 +54,9 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def console_logging(debug: bool = False, out: TextIO | None = None) -> Iterator[None]:
-    """Print what sb3_ext and unity_gym log: "[INFO] …", or with `debug` also details, with time and place.
+    """Print the log of sb3_ext and unity_gym: "[INFO] …", or with `debug` also details, with time and location.
 
-    :param out: File that it goes to; by default standard output.
+    :param out: Output file; by default standard output.
     """
     handler = _Lines(out)
     handler.setFormatter(logging.Formatter(_DEBUG_FORMAT if debug else _FORMAT, "%Y-%m-%d %H:%M:%S"))
@@ -74,7 +74,7 @@ def console_logging(debug: bool = False, out: TextIO | None = None) -> Iterator[
 
 
 def version_text() -> str:
-    """Return the versions of what takes part in a run."""
+    """Return the versions of the packages that a run uses."""
     versions = {
         "unity-gym": metadata.version("unity-gym"),
         "Communicator API": UnityEnvironment.API_VERSION,
@@ -93,7 +93,7 @@ def block_text(block: Mapping[str, Any], depth: int = 0) -> str:
 
 
 def reward_parts(rewards: Sequence[float], group_rewards: Sequence[float] = ()) -> list[str]:
-    """Format the rewards since the last summary; of groups a mean instead of a deviation."""
+    """Format the rewards since the last summary; for groups with a mean instead of a standard deviation."""
     if not rewards:
         return ["No episode was completed since last summary"]
     second = f"Std of Reward: {np.std(rewards):.3f}"
@@ -103,16 +103,16 @@ def reward_parts(rewards: Sequence[float], group_rewards: Sequence[float] = ()) 
 
 
 def summary_line(name: str, step: int, seconds: float, rewards: Sequence[str], *rest: str) -> str:
-    """Format a summary of a behavior.
+    """Format the summary of a behavior.
 
-    :param rewards: Of `reward_parts`.
-    :param rest: What follows them.
+    :param rewards: Result of `reward_parts`.
+    :param rest: Parts after the rewards.
     """
     return ". ".join((name, f"Step: {step}", f"Time Elapsed: {seconds:.3f} s", *rewards, *rest)) + "."
 
 
 class Progress:
-    """Lines about the timesteps until there is a summary, ever fewer of them.
+    """Log lines about the timesteps until the first summary, at increasing intervals.
 
     :param is_shown: Whether lines are printed.
     """

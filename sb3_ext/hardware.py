@@ -1,6 +1,6 @@
-"""The device and the number of threads that torch computes with.
+"""Device and number of threads of torch.
 
-The number of threads on a processor follows from the size of an update: the weights of the policy, actor and critics
+The number of threads on a processor depends on the size of an update: the weights of the policy, actor and critics
 together, times the rows of a minibatch.
 
 | weights × rows | threads |
@@ -8,9 +8,9 @@ together, times the rows of a minibatch.
 | below 25 million | 1 |
 | from 25 million | 2 |
 
-A second thread costs more than it computes where there is little to do. On two cores the update of a minibatch takes,
-on one and on two threads: 3DBall (2.3 million) 0.89 and 0.92 ms, Hallway (21 million) 3.4 and 3.6 ms, PushBlock
-(31 million) 3.4 and 2.4 ms, Pyramids (90 million) 7.2 and 4.9 ms, CooperativePushBlock (494 million) 88 and 51 ms.
+A second thread makes small updates slower. On two cores, the update of a minibatch takes, with one and with two
+threads: 3DBall (2.3 million) 0.89 and 0.92 ms, Hallway (21 million) 3.4 and 3.6 ms, PushBlock (31 million) 3.4 and
+2.4 ms, Pyramids (90 million) 7.2 and 4.9 ms, CooperativePushBlock (494 million) 88 and 51 ms.
 `python tests/benchmarks/torch_threads.py` measures all scenes. More than two threads were not measured.
 """
 
@@ -26,12 +26,12 @@ from unity_gym.errors import UnityGymError
 from unity_gym.machine import usable_cores
 
 _THREADS = ((25_000_000, 1), (float("inf"), 2))
-"""Weights times rows below which so many threads are used, and the number."""
+"""Exclusive upper bound of weights times rows for a number of threads, and that number."""
 _current = torch.get_num_threads()
 
 
 def require_device(name: str | None) -> None:
-    """Check that torch can compute on a device.
+    """Check that torch supports a device.
 
     :param name: Device, such as "cpu", "cuda", "cuda:1" or "mps", or several with commas; None for the default.
     :raises UnityGymError: If this machine, or its installation of torch, does not have it.
@@ -61,7 +61,7 @@ def _count(kind: str) -> int:
 
 
 def update_size(policy: nn.Module, batch_size: int) -> int:
-    """Return the weights of a policy times the rows of a minibatch."""
+    """Return the number of weights of a policy times the rows of a minibatch."""
     return batch_size * sum(parameter.numel() for parameter in policy.parameters())
 
 
@@ -72,9 +72,9 @@ def threads_for(size: int) -> int:
 
 
 def use_threads(sizes: Iterable[int]) -> None:
-    """Let torch compute with the number of threads for the largest of several updates.
+    """Set the number of threads of torch for the largest of several updates.
 
-    It does nothing if the user has chosen a number: with the environment variable OMP_NUM_THREADS, or by calling
+    Do nothing if the user has chosen a number: with the environment variable OMP_NUM_THREADS, or by calling
     `torch.set_num_threads` after importing this package.
 
     :param sizes: Size of the update of each policy; see `update_size`.

@@ -19,14 +19,14 @@ from unity_gym.specs import BehaviorSpec
 
 
 class ModelTraining(JointTraining):
-    """The joint training of models. The logger of each receives what `MultiBehaviorTraining` describes.
+    """Joint training of models, whose loggers receive the records that `MultiBehaviorTraining` describes.
 
-    :param samplers: They act.
-    :param models: Per behavior.
-    :param limits: Per behavior, timesteps to learn for.
-    :param self_play: Per behavior that has some, its opponents.
+    :param samplers: Samplers of the agents.
+    :param models: Models by behavior.
+    :param limits: Timesteps to train for, by behavior.
+    :param self_play: Opponents by behavior, only for behaviors with self-play.
     :raises InvalidValueError: If a behavior has no model.
-    :raises UnityGymError: If a model does not fit its behavior.
+    :raises UnityGymError: If a model is incompatible with the behavior spec.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ModelTraining(JointTraining):
             sampler.start_matches()
 
     def run(self) -> None:
-        """Train until each behavior has made its timesteps, or an error or Ctrl-C ends it."""
+        """Train until each behavior has completed its timesteps, or an error or Ctrl-C ends the training."""
         try:
             while self._learns and not self._is_stopped:
                 self._step()

@@ -17,14 +17,14 @@ from unity_gym.pool import PlayerPool
 
 @dataclass(frozen=True)
 class PlayerCopies:
-    """Players like those of an environment; it can be pickled.
+    """Factory of players like those of an environment, which can be pickled.
 
-    :param options: Of the environment's players.
-    :param n_instances: Players of each copy.
+    :param options: Options of the environment's players.
+    :param n_instances: Number of players per copy.
     :param seed: Seed of a reset after the launch; None for none.
-    :param share_table: Put the agents into the rows of one table, as `UnityVecEnv` does.
+    :param share_table: Assign the agents to the rows of one table, as `UnityVecEnv` does.
     :param num_envs: Number of these rows; see `unity_gym.envs.launching.launch_rows`.
-    :param behavior: The behaviors of these rows.
+    :param behavior: Behaviors of these rows.
     :raises UnityGymError: If the players cannot be copied.
     """
 
@@ -48,11 +48,11 @@ class PlayerCopies:
 
     @contextmanager
     def launch(self, number: int, file_name: str | None = None) -> Iterator[PlayerPool]:
-        """Launch the players of a copy, and end them.
+        """Launch the players of a copy as a context, and end them after it.
 
         :param number: Number of the copy; copy 0 has the seed and the port of the environment.
-        :param file_name: Name of the player on another machine, which then keeps the logs; None for this machine.
-        :return: The players, after a reset.
+        :param file_name: Name of the player on another machine, on which the logs stay; None for this machine.
+        :return: Players, after a reset.
         """
         first, options = number * self.n_instances, self.options
         seed = None if options.seed is None else options.seed + first

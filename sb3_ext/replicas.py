@@ -1,13 +1,13 @@
-"""Updates shared by several processes, each with a device of its own.
+"""Updates shared by several processes, each with a separate device.
 
-The process that trains keeps everything: players, experience, checkpoints, logs. Each further process has a replica of
-the model, takes the same experience, and computes the gradients of its part of each minibatch. The gradients are summed
-over the processes, so that all replicas make the same steps. They are the steps that one process would make, except for
-rounding: all replicas draw the same minibatches, and their statistics of observations come from all of the experience.
+The training process has everything: players, experience, checkpoints, logs. Each further process has a replica of the
+model, receives the same experience, and computes the gradients of its part of each minibatch. The gradients are summed
+over the processes, so that all replicas make the same steps. Except for rounding, they are the steps of a single
+process: all replicas sample the same minibatches, and compute observation statistics from all of the experience.
 
-`torch.nn.parallel.DistributedDataParallel` is not used. It averages what one call of one module's `forward` leaves in
-`.grad`; these losses call several methods of a policy, and SAC's has two backward passes. Its primitive, an all-reduce
-of the gradients, is.
+`torch.nn.parallel.DistributedDataParallel` is not used, except for its primitive, an all-reduce of the gradients. It
+averages the gradients of one call of one module's `forward`, but these losses call several methods of a policy, and
+SAC's has two backward passes.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _END_TIMEOUT = 10  # seconds for a process to end
 
 
 class Share:
-    """The part of each minibatch that a process computes, and the sums over the processes.
+    """Part of each minibatch that a process computes, and the sums over the processes.
 
-    :param rank: Number of the process.
+    :param rank: Index of the process.
     :param size: Number of processes.
-    :param port: Port of the store through which the processes find each other; None for one process alone.
+    :param port: Port of the store through which the processes connect; None for a single process.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, port: int | None = None) -> None:
@@ -58,7 +58,7 @@ class Share:
     def part(self, sequences: int) -> slice | None:
         """Return the sequences of a minibatch that this process computes; None for all.
 
-        A minibatch of fewer sequences than processes is computed by each.
+        Each process computes all of a minibatch with fewer sequences than processes.
         """
         if self.size == 1 or sequences < self.size:
             return None
@@ -67,9 +67,9 @@ class Share:
     def weight(self, count: int | torch.Tensor, whole: int | torch.Tensor, part: slice | None) -> float | torch.Tensor:
         """Return the factor of this process's loss, a mean, in the sum over the processes.
 
-        :param count: Valid decisions that it computes.
-        :param whole: Valid decisions of the minibatch.
-        :param part: What `part` returned.
+        :param count: Number of valid decisions that this process computes.
+        :param whole: Number of valid decisions of the minibatch.
+        :param part: Result of `part`.
         """
         return 1 / self.size if part is None else count / whole
 
@@ -84,7 +84,7 @@ class Share:
             gradient.copy_(part.view_as(gradient))
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sum of a tensor over the processes, which goes through the memory of the host.
+        """Return the sum of a tensor over the processes, computed in the memory of the host.
 
         :raises RuntimeError: If another process has ended.
         """
@@ -96,7 +96,7 @@ class Share:
 
 
 class Replicated(Protocol):
-    """What is used here of a model, a `UnityAlgorithm`, which describes it."""
+    """Attributes of a model that replicas require; see `UnityAlgorithm`."""
 
     replicated: ClassVar[tuple[str, ...]]
     threaded: bool
@@ -111,7 +111,7 @@ class Replicated(Protocol):
 
 
 class Replicas:
-    """The further processes that share the updates of a model.
+    """Further processes that share the updates of a model.
 
     :param model: Model, before its next update.
     :param devices: One device per process.
@@ -125,7 +125,7 @@ class Replicas:
         content = io.BytesIO()
         model.save(content)
         further = {name: getattr(model, name) for name in model.replicated}
-        # Tensors that multiprocessing pickled would be shared; these are copies.
+        # multiprocessing would share the memory of pickled tensors; these are copies.
         state = pickle.dumps((type(model), content.getvalue(), further))
         size = len(devices) + 1
         self._store = distributed.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
@@ -141,7 +141,7 @@ class Replicas:
             remote_end.close()
             self._connections.append(connection)
             self._processes.append(process)
-        atexit.register(self.close)  # before multiprocessing waits for the processes, which ignore its SIGTERM
+        atexit.register(self.close)  # before multiprocessing joins the processes, which ignore its SIGTERM
         try:
             for connection in self._connections:
                 connection.send_bytes(state)
@@ -157,10 +157,10 @@ class Replicas:
             raise
 
     def train(self, state: dict[str, Any]) -> None:
-        """Let the replicas make the update that this process makes; see `UnityAlgorithm.replica_state`."""
+        """Let the replicas compute the same update as this process; see `UnityAlgorithm.replica_state`."""
         message = pickle.dumps((state, _random_states()))
         for connection in self._connections:
-            with suppress(OSError):  # the first sum raises it
+            with suppress(OSError):  # the first sum raises the error
                 connection.send_bytes(message)
 
     def failure(self, error: BaseException) -> UnityGymError:
@@ -180,7 +180,7 @@ class Replicas:
         return UnityGymError(f"the processes of the learners have lost each other: {error}")
 
     def close(self) -> None:
-        """End the processes; also after Ctrl-C in the meantime."""
+        """End the processes, also after Ctrl-C during the shutdown."""
         atexit.unregister(self.close)
         for connection in self._connections:
             connection.close()
@@ -194,7 +194,7 @@ class Replicas:
 
 
 def _replicate(connection: Connection, rank: int, size: int, port: int, device: str, threads: int) -> None:
-    """Be the process of a replica: take its state, and make each update that is sent, until the connection ends."""
+    """Run the process of a replica: load its state, and compute each update that is sent, until the connection ends."""
     ignore_signals()
     torch.set_num_threads(threads)
     try:
@@ -218,7 +218,7 @@ def _replicate(connection: Connection, rank: int, size: int, port: int, device: 
                 model.train_as_replica(update)
             except RuntimeError as error:
                 if "gloo" in str(error).lower() or "connection" in str(error).lower():
-                    return  # another process has ended, which is reported there
+                    return  # another process has ended, which the training process reports
                 raise
     except Exception as error:
         with suppress(OSError):

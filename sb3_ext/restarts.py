@@ -1,4 +1,4 @@
-"""How often players that fail are launched again."""
+"""Limits on restarts of failed players."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 
 class RestartPolicy:
-    """Limits on how often players are launched again, with the meanings of Unity's trainer.
+    """Limits on how often players are launched again, as in Unity's trainer.
 
-    :param lifetime: Restarts per player in the whole run; -1 for no limit.
-    :param number: Restarts per player within `period` seconds; -1 for no limit.
+    :param lifetime: Maximum number of restarts per player in the whole run; -1 for no limit.
+    :param number: Maximum number of restarts per player within `period` seconds; -1 for no limit.
     :param period: Length of that period in seconds.
-    :param clock: Time in seconds.
+    :param clock: Function that returns the time in seconds.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class RestartPolicy:
         self._times: dict[int, deque[float]] = {}
 
     def allows(self, player: int) -> bool:
-        """Whether the player may be launched again now, which is then counted."""
+        """Return whether the player may be launched again now; if so, count the restart."""
         times, now = self._times.setdefault(player, deque()), self._clock()
         recent = sum(now - then < self._period for then in times)
         if 0 <= self._lifetime <= len(times) or 0 <= self._number <= recent:

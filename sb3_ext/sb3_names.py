@@ -1,7 +1,8 @@
-"""Parameters of Stable-Baselines3's algorithms and policies, in terms of those here.
+"""Conversion of parameters of Stable-Baselines3's algorithms and policies.
 
-Parameters of one name mean the same in both. `PPO_NAMES` and `SAC_NAMES` have the others: those that set a parameter of
-another name, and those that are rejected, with the reason. `network_settings` does the same for `policy_kwargs`.
+Parameters with the same name have the same meaning in both packages. `PPO_NAMES` and `SAC_NAMES` contain the others:
+those that set a parameter of another name, and those that are rejected, with the reason. `network_settings` converts
+`policy_kwargs`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class Equivalent(NamedTuple):
 
     names: tuple[str, ...]
     convert: Callable[..., Any]
-    """From the number of environments (None if there is no environment) and the values, None where not given."""
+    """Function of the number of environments (None without an environment) and the values (None if not given)."""
 
 
 class Unsupported(NamedTuple):
-    """A parameter of Stable-Baselines3 that has one value here."""
+    """Parameter of Stable-Baselines3 with only one possible value here."""
 
     value: Any
     reason: str
@@ -46,21 +47,21 @@ def _refuse(table: Mapping[str, Unsupported], given: Mapping[str, Any]) -> None:
 
 
 class Names(NamedTuple):
-    """The names of one algorithm."""
+    """Names of the parameters of one algorithm."""
 
     equivalents: dict[str, Equivalent]
-    """By the parameter that they set."""
+    """Equivalents by the parameter that they set."""
     unsupported: dict[str, Unsupported]
 
     def has(self, name: str) -> bool:
-        """Whether a parameter is one of Stable-Baselines3 that is named otherwise here, or not supported."""
+        """Return whether a parameter of Stable-Baselines3 has another name here, or is not supported."""
         return name in self.unsupported or any(name in equivalent.names for equivalent in self.equivalents.values())
 
     def translate(self, env: object, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters that are set by those of Stable-Baselines3.
+        """Return the parameters that those of Stable-Baselines3 set.
 
         :param env: Environment of the algorithm.
-        :param given: Values of parameters of both kinds; None where a parameter is not given.
+        :param given: Values of parameters of both packages; None if a parameter is not given.
         :raises UnityGymError: If a parameter is given under two names, or is not supported.
         """
         _refuse(self.unsupported, given)
@@ -178,7 +179,7 @@ NETWORK_UNSUPPORTED = {
         False, "actor and critic have an extractor each; shared_critic=True shares all layers of PPO's"
     ),
 }
-"""Entries of `policy_kwargs` that have one value here."""
+"""Entries of `policy_kwargs` with only one possible value here."""
 
 SB3_NETWORKS: dict[str, dict[str, Any]] = {
     "MlpPolicy": {"net_arch": [64, 64], "activation_fn": nn.Tanh, "ortho_init": True},
@@ -201,14 +202,14 @@ SB3_NETWORKS: dict[str, dict[str, Any]] = {
 def network_settings(
     given: Mapping[str, Any], defaults: Mapping[str, Any], adapter: SpaceAdapter, critic: str
 ) -> tuple[NetworkSettings, NetworkSettings]:
-    """Return the settings of the actor's and of the critics' network.
+    """Return the network settings of the actor and of the critics.
 
     :param given: Entries of `policy_kwargs`: those of `NetworkSettings`, and Stable-Baselines3's `net_arch`,
         `activation_fn`, `features_extractor_class`, `features_extractor_kwargs` and `normalize_images`.
-    :param defaults: Entries where `given` has none that sets the same.
+    :param defaults: Entries that apply unless `given` sets the same.
     :param adapter: Observations of the policy.
     :param critic: Name of the critic in `net_arch`, such as "vf".
-    :raises UnityGymError: If two entries set the same, or one is not supported.
+    :raises UnityGymError: If two entries set the same, or an entry is not supported.
     """
     _refuse(NETWORK_UNSUPPORTED, given)
     options = {name: value for name, value in given.items() if name not in NETWORK_UNSUPPORTED}
@@ -223,7 +224,7 @@ def network_settings(
     arguments = dict(options.pop("features_extractor_kwargs", None) or {})
     space = adapter.observation_space
     entries = space.values() if isinstance(space, spaces.Dict) else [space]
-    if not any(entry.dtype == np.uint8 for entry in entries):  # images of floats are in [0, 1] already
+    if not any(entry.dtype == np.uint8 for entry in entries):  # float images are in [0, 1] already
         options.pop("normalize_images", None)
     if extractor_class is not None:
         if not given.get("normalize_images", True) and issubclass(extractor_class, (NatureCNN, CombinedExtractor)):
@@ -251,7 +252,7 @@ def _sensor_extractor(
 ) -> SensorExtractor:
     try:
         extractor = extractor_class(adapter.observation_space, **arguments)
-    except Exception as error:  # whatever the user's class raises
+    except Exception as error:  # the user's class can raise anything
         raise UnityGymError(
             f"features_extractor_class {extractor_class.__name__} cannot be built for {adapter.observation_space}: "
             f"{error}. MultiInputPolicy is for a Dict, CnnPolicy for one image, MlpPolicy for all observations"

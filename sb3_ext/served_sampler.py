@@ -1,4 +1,4 @@
-"""The far end of a `sb3_ext.placement.RemoteSampler`: a sampler that answers calls, wherever it runs."""
+"""The remote side of a `sb3_ext.placement.RemoteSampler`: a sampler that responds to calls."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from unity_gym.pool import PlayerPool
 
 
 class Mailbox(Protocol):
-    """What a served sampler receives calls from and sends answers to."""
+    """Connection through which a served sampler receives calls and sends responses."""
 
     def recv(self) -> tuple[str, tuple[Any, ...]]:
-        """Wait for the next call: method and arguments.
+        """Wait for the next call, and return method and arguments.
 
-        :raises EOFError: If no further call can come.
+        :raises EOFError: If no further calls are possible.
         """
 
     def poll(self) -> bool:
-        """Whether a call has arrived."""
+        """Return whether a call has arrived."""
 
     def send(self, answer: Any) -> None:
-        """Send the answer of a call."""
+        """Send the response to a call."""
 
 
 @dataclass(frozen=True)
 class SamplerArguments:
-    """What a served sampler is started with; it can be pickled.
+    """Arguments of a served sampler, which can be pickled.
 
-    :param launch: Launches the players, as a context.
+    :param launch: Function that launches the players, as a context.
     :param first_player: Number of its first player among those of all samplers.
-    :param restarts: Limits of each player; see `RestartPolicy`.
-    :param is_asynchronous: As in `Sampler`.
+    :param restarts: Restart limits per player; see `RestartPolicy`.
+    :param is_asynchronous: Whether agents act asynchronously, as in `Sampler`.
     """
 
     launch: Callable[[], AbstractContextManager[PlayerPool]]
@@ -51,7 +51,7 @@ class SamplerArguments:
 
 
 class _ServedSampler(Sampler):
-    """A sampler as `RemoteSampler` calls it."""
+    """Sampler with the methods that `RemoteSampler` calls."""
 
     def assign(self, name: str, state: bytes, number: int, deterministic: bool) -> None:  # type: ignore[override]
         """Build the collector and the opponents from plain data."""
@@ -66,9 +66,9 @@ class _ServedSampler(Sampler):
 
 
 def serve(mailbox: Mailbox, arguments: SamplerArguments) -> None:
-    """Launch the players, and answer calls until one is "close" or no further can come.
+    """Launch the players, and respond to calls until one is "close" or no further calls are possible.
 
-    The first answer, None, reports that the players are launched. An exception is the last answer.
+    The first response, None, reports that the players are launched. An exception is the last response.
     """
     torch.set_num_threads(1)
     try:
@@ -86,20 +86,20 @@ def serve(mailbox: Mailbox, arguments: SamplerArguments) -> None:
                 else:
                     answer = getattr(sampler, method)(*given)
                 mailbox.send(answer)
-    except Exception as error:  # whatever it is, the learner is to raise it
+    except Exception as error:  # of any class, to be raised by the learner
         with suppress(OSError):
             mailbox.send(_sendable(error))
 
 
 def _calls(mailbox: Mailbox) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield method and arguments of each call; "load" wants no answer."""
+    """Yield method and arguments of each call; "load" has no response."""
     while (call := mailbox.recv())[0] != "close":
-        if call[0] != "stop":  # of a collection that was over
+        if call[0] != "stop":  # for a collection that has finished already
             yield call
 
 
 def _follow(mailbox: Mailbox, sampler: Sampler) -> bool:
-    """Load weights that have arrived; False where the learner wants to stop."""
+    """Load weights that have arrived; return False if the learner requests a stop."""
     while mailbox.poll():
         method, given = mailbox.recv()
         if method != "load":

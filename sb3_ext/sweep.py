@@ -1,17 +1,17 @@
 """Sweeps: search the settings of a run for the best ones, with Optuna.
 
-A sweep file names a configuration, the settings to vary by their keys, and how trials are judged:
+A sweep file contains a configuration, the settings to vary by their keys, and the evaluation of trials:
 
-    config: ppo/Basic                  # a YAML file, or a name of `unity-learn --list`
+    config: ppo/Basic                  # a YAML file, or a name from `unity-learn --list`
     trials: 12
-    seeds: [0, 1]                      # a run for each; the value of a trial is their mean
-    steps: 20000                       # timesteps of a run (default: max_steps)
+    seeds: [0, 1]                      # one run per seed; the value of a trial is their mean
+    steps: 20000                       # timesteps per run (default: max_steps)
     metric: Environment/Cumulative Reward
     objective: area                    # mean of the metric over all summaries; `last`: that of the last summary
-    target: 0.925                      # a run that achieves it ends
+    target: 0.925                      # a run ends when it achieves this value
     prune: true                        # end trials whose learning curve is below the median
-    startup_trials: 5                  # drawn at random and not pruned
-    warmup_steps: 4000                 # timesteps of a run until it can be pruned
+    startup_trials: 5                  # trials that are sampled at random and not pruned
+    warmup_steps: 4000                 # timesteps of a run before it can be pruned
     parameters:
       behaviors.Basic.hyperparameters.learning_rate: {log_uniform: [1.0e-4, 1.0e-2]}
       behaviors.Basic.hyperparameters.num_epoch: {int_uniform: [2, 10]}
@@ -21,7 +21,7 @@ A sweep file names a configuration, the settings to vary by their keys, and how 
 The files of a sweep:
 
     results/<name>/study.journal            the study, which several processes and machines can share
-    results/<name>/trial-<n>-seed-<seed>/   the runs, as `unity-learn` writes them
+    results/<name>/trial-<n>-seed-<seed>/   the runs, in the layout of `unity-learn`
     results/<name>/trials.csv, trials.png   table and image of all trials
     results/<name>/best.yaml                the configuration of the best trial
 """
@@ -56,37 +56,37 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 _STUDY = "study.journal"
-_DRAWS = 20  # combinations of values, of which one must be accepted
+_DRAWS = 20  # combinations of values, of which at least one must be valid
 _COLUMNS = ("trial", "state", "value", "steps", "seconds")
 
 
 class _RunEnd(Exception):  # noqa: N818 (no error)
-    """A run of a trial needs no more timesteps."""
+    """Signal that a run of a trial needs no more timesteps."""
 
 
 class _LearningCurve:
-    """The learning curve of one run of a trial: a statistics writer that ends the run when it is decided.
+    """Learning curve of one run of a trial: a statistics writer that ends the run as soon as its result is determined.
 
-    :param trial: Trial.
+    :param trial: Trial of the run.
     :param sweep: Settings of the sweep.
-    :param behavior: Name of the behavior that is judged.
+    :param behavior: Name of the evaluated behavior.
     :param summaries: Timesteps of all summaries of a run.
-    :param runs_before: Number of runs of the trial that have ended.
+    :param runs_before: Number of completed runs of the trial.
     """
 
     def __init__(self, trial: Trial, sweep: SweepSettings, behavior: str, summaries: range, runs_before: int) -> None:
         self._trial, self._sweep, self._behavior, self._summaries = trial, sweep, behavior, summaries
-        self._offset = runs_before * (summaries[-1] + 1)  # of the timesteps that are reported
+        self._offset = runs_before * (summaries[-1] + 1)  # of the reported timesteps
         self._tags: set[str] = set()
         self.points: list[tuple[int, float]] = []
         """Timestep and metric of each summary."""
         self.solved_at: int | None = None
-        """Timesteps until the target was achieved."""
+        """Timesteps until the target was achieved; None before."""
 
     def write_stats(self, behavior: str, step: int, stats: Mapping[str, float]) -> None:
-        """Judge a summary.
+        """Evaluate a summary.
 
-        :raises _RunEnd: If the run has achieved the target or has made its timesteps.
+        :raises _RunEnd: If the run has achieved the target or has completed its timesteps.
         :raises TrialPruned: If its learning curve is below the median.
         """
         if behavior != self._behavior:
@@ -105,7 +105,7 @@ class _LearningCurve:
         from optuna import TrialPruned
 
         self._trial.report(self._value_at(step), self._offset + step)
-        if self.solved_at is not None:  # other trials are compared with the rest of its curve, too
+        if self.solved_at is not None:  # the rest of its curve is reported for the comparison with other trials
             for later in self._summaries:
                 if later > step:
                     self._trial.report(self._value_at(later), self._offset + later)
@@ -113,13 +113,13 @@ class _LearningCurve:
             raise TrialPruned
 
     def close(self) -> None:
-        """Do nothing: each summary has been reported."""
+        """Do nothing, as each summary has been reported."""
 
     @property
     def value(self) -> float:
-        """The objective.
+        """Value of the objective.
 
-        :raises UnityGymError: If no summary had the metric.
+        :raises UnityGymError: If no summary contained the metric.
         """
         if not self.points:
             raise UnityGymError(
@@ -129,7 +129,7 @@ class _LearningCurve:
         return self._value_at(self.points[-1][0] if self.solved_at is None else self._summaries[-1])
 
     def _value_at(self, step: int) -> float:
-        """Return the objective at a timestep; after the target was achieved, the curve continues at the target."""
+        """Return the metric at a timestep; after the target was achieved, the curve stays at the target."""
         target = np.inf if self._sweep.target is None else self._sweep.target
         values = [min(value, target) for _, value in self.points]
         if self._sweep.objective == "last":
@@ -139,12 +139,12 @@ class _LearningCurve:
 
 
 class Sweep:
-    """A sweep in its folder.
+    """Sweep with its folder.
 
-    :param path: Sweep file, or the name of one of this package.
-    :param flags: Settings that were given on the command line, by key path; see `sb3_ext.settings.load`. They apply to
-        all runs, except for `run_id`, `results_dir`, `resume`, `force` and `seed`, which are those of the sweep.
-    :raises UnityGymError: If Optuna is missing, the settings cannot be used, or the folder does not allow it.
+    :param path: Path of a sweep file, or name of a sweep of this package.
+    :param flags: Settings from the command line, by key path; see `sb3_ext.settings.load`. They apply to all runs,
+        except for `run_id`, `results_dir`, `resume`, `force` and `seed`, which are those of the sweep.
+    :raises UnityGymError: If Optuna is missing, the settings are invalid, or the folder does not allow the sweep.
     """
 
     def __init__(self, path: str | Path, flags: Mapping[str, object] | None = None) -> None:
@@ -171,7 +171,7 @@ class Sweep:
         self._study = self._open(resume, force, None if seed is None else int(seed))
 
     def run(self) -> int:
-        """Run trials until the study, which other processes may share, has all of them, or a signal comes.
+        """Run trials until the study, which other processes may share, has all of them, or a signal arrives.
 
         :return: 0, or the number of the signal.
         :raises UnityGymError: If no trial was completed.
@@ -198,8 +198,8 @@ class Sweep:
     def _load(self, values: Mapping[str, Value], run: Mapping[str, object] | None = None) -> RunSettings:
         """Return the settings of a trial.
 
-        :param run: Settings of one of its runs, by key path.
-        :raises SettingsError: If the combination of values cannot be used.
+        :param run: Settings of one run of the trial, by key path.
+        :raises SettingsError: If the combination of values is invalid.
         """
         flags = {**self.settings.constants, **values, **self._flags, **(run or {})}
         try:
@@ -211,10 +211,10 @@ class Sweep:
             raise SettingsError(str(error).replace("command line: ", where)) from None
 
     def _any_settings(self) -> RunSettings:
-        """Return the settings of one trial, to check the sweep before a player is launched for nothing.
+        """Return the settings of one trial, to check the sweep before a player is launched in vain.
 
-        :raises SettingsError: If all of some random combinations are rejected. Some may be, such as a batch that is
-            larger than the buffer.
+        :raises SettingsError: If all of some random combinations are invalid. A part of them may be, such as a batch
+            that is larger than the buffer.
         """
         generator, errors = np.random.default_rng(0), []
         for _ in range(_DRAWS):
@@ -279,7 +279,7 @@ class Sweep:
         return study
 
     def _repeat_lost_trials(self) -> None:
-        """Queue the trials again whose process on this machine was killed."""
+        """Queue trials again whose process on this machine was killed."""
         from optuna.trial import TrialState
 
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
@@ -289,7 +289,7 @@ class Sweep:
                 self._study.enqueue_trial(trial.params)
 
     def _configured_values(self) -> dict[str, Any] | None:
-        """Return the values of the configuration; None where the search space does not have them."""
+        """Return the values of the configuration; None if the search space does not contain them."""
         tree = resolved_configuration(self._load({}))
         values = {}
         for path, known in self.settings.varied.items():
@@ -304,7 +304,7 @@ class Sweep:
     def _run_trial(self) -> int:
         """Run the next trial.
 
-        :return: 0, or the number of the signal that ended it; it is queued again.
+        :return: 0, or the number of the signal that ended the trial, which is then queued again.
         """
         from optuna import TrialPruned
         from optuna.trial import TrialState
@@ -329,7 +329,7 @@ class Sweep:
             self._study.tell(trial, state=TrialState.FAIL)
             self._study.enqueue_trial(trial.params)
             return int(stop.args[0]) if stop.args else 2
-        except Exception as error:  # bad values can make any part of a training fail; the others may be good
+        except Exception as error:  # invalid values can cause any error in a training; other values may be valid
             state = TrialState.FAIL
             reason = str(error) if isinstance(error, UnityGymError) else f"{type(error).__name__}: {error}"
             trial.set_user_attr("error", reason)
@@ -345,7 +345,7 @@ class Sweep:
         return 0
 
     def _run_seed(self, number: int, values: Mapping[str, Value], seed: int, curve: _LearningCurve) -> int:
-        """Train once: 0, or the number of the signal that ended it."""
+        """Train one run, and return 0, or the number of the signal that ended it."""
         run: dict[str, object] = {
             "env_settings.seed": seed,
             "checkpoint_settings.run_id": f"trial-{number}-seed-{seed}",
@@ -355,7 +355,7 @@ class Sweep:
             "checkpoint_settings.inference": False,
         }
         settings = self._load(values, run)
-        if (initial := settings.checkpoint_settings.initialize_from) is not None:  # a run next to the sweep
+        if (initial := settings.checkpoint_settings.initialize_from) is not None:  # a run in the folder of the sweep
             settings = self._load(
                 values, run | {"checkpoint_settings.initialize_from": str((self._results / initial).resolve())}
             )
@@ -365,7 +365,7 @@ class Sweep:
             return 0
 
     def _write_results(self) -> FrozenTrial | None:
-        """Write table, image and the best configuration; return the best trial, if one was completed."""
+        """Write table, image and the best configuration; return the best trial, if any was completed."""
         trials = [trial for trial in self._study.trials if _counts(trial) and trial.state.is_finished()]
         names = list(self.settings.varied)
         text = io.StringIO(newline="")
@@ -380,13 +380,13 @@ class Sweep:
         best = max(completed, key=lambda trial: trial.value or 0.0, default=None)
         if best is not None:
             tree = resolved_configuration(self._load(best.params))
-            del tree["checkpoint_settings"]  # of an ordinary run: its name and place are given when it is started
+            del tree["checkpoint_settings"]  # name and folder of a run are given when it is started
             write(self.folder / "best.yaml", yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
             self._draw(trials, best)
         return best
 
     def _table(self) -> str:
-        """Return the trials that were completed, the best first, as lines."""
+        """Return the completed trials, the best first, as lines."""
         completed = [trial for trial in self._study.trials if trial.state.name == "COMPLETE"]
         names = list(self.settings.varied)
         rows = [["trial", "value", "steps", *(name.rpartition(".")[2] for name in names)]]
@@ -435,7 +435,7 @@ class Sweep:
 
 
 def _counts(trial: FrozenTrial) -> bool:
-    """Whether a trial is one of the number that was asked for: not if it waits, or was interrupted."""
+    """Return whether a trial counts towards the number of trials; it does not if it waits, or was interrupted."""
     from optuna.trial import TrialState
 
     if trial.state == TrialState.FAIL:
@@ -444,13 +444,13 @@ def _counts(trial: FrozenTrial) -> bool:
 
 
 def _is_running(process: int) -> bool:
-    if sys.platform == "win32":  # os.kill would end it there; its trial counts as running until --force
+    if sys.platform == "win32":  # os.kill would end the process; its trial counts as running until --force
         return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # of another user
+    except PermissionError:  # a process of another user
         return True
     return True
 
