@@ -1,16 +1,16 @@
 """Stable-Baselines3 algorithms, policies and reward signals for Unity environments.
 
-The way of one decision, and of what comes of it:
+Data flow of one decision and its outcome:
 
-1. A player sends who requests a decision and whose episode ended, over the wire (`unity_gym.wire`).
-2. The pool writes it into the agent table: one row per agent (`unity_gym.pool`, `unity_gym.slots`).
-3. A `Sampler` reads the table; its `Collector` selects the actions of the rows with a policy, and with the recurrent
-   state of each agent. For the teams that do not learn, the `Matchmaker` of `self_play` selects them.
-4. The pool encodes the actions and sends them; the next table shows their outcomes.
+1. A player sends the agents that request a decision and the ended episodes, as bytes (`unity_gym.wire`).
+2. The pool writes them into the agent table: one row per agent (`unity_gym.pool`, `unity_gym.slots`).
+3. A `Sampler` reads the table. Its `Collector` selects the actions of the rows with a policy and the recurrent state of
+   each agent. For teams that do not learn, the `Matchmaker` of `self_play` selects them.
+4. The pool encodes the actions and sends them; the next table contains their outcomes.
 5. The collector's `TrajectoryBuffer` stores decision and outcome (`experience`, `groups`).
-6. The sampler hands over whole `Trajectories`, with the version of the weights that acted.
-7. A `Learner` gives them to its model, which makes tensors of them (`rollout`, `replay`) and updates its weights.
-8. The new weights go back to the samplers, under the next version (`placement`, `training`).
+6. The sampler returns whole `Trajectories`, with the version of the acting weights.
+7. A `Learner` passes them to its model, which converts them to tensors (`rollout`, `replay`) and updates its weights.
+8. The new weights are sent to the samplers, with the next version (`placement`, `training`).
 """
 
 from importlib.util import find_spec

@@ -6,9 +6,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 
 class StatsCallback(BaseCallback):
-    """Logs the statistics that a Unity scene sends (its `StatsRecorder`), under the scene's names, as means.
+    """Callback that logs the statistics of a Unity scene (its `StatsRecorder`), under the scene's names, as means.
 
-    Works with `UnityVecEnv` and with single environments of `unity_gym`: it reads `info["stats"]`.
+    It reads `info["stats"]`, and supports `UnityVecEnv` and single environments of `unity_gym`.
     """
 
     def _on_step(self) -> bool:

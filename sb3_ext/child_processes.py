@@ -1,4 +1,4 @@
-"""Processes that this process starts and ends: a signal to all of them reaches this one alone."""
+"""Child processes whose signals only this process handles."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def ignore_signals() -> None:
-    """Ignore Ctrl-C and SIGTERM from now on. The process that started this one ends it, when it has saved."""
+    """Ignore Ctrl-C and SIGTERM from now on. The parent process ends this one after saving."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def starting_without_signals() -> Iterator[None]:
-    """Let a process that starts here ignore Ctrl-C and SIGTERM from its first moment, before `ignore_signals` runs.
+    """Let a process that starts in this context ignore Ctrl-C and SIGTERM at once, before `ignore_signals` runs.
 
     As this process ignores them meanwhile, too, start it with little data.
     """

@@ -1,4 +1,4 @@
-"""The command `unity-learn`: train the behaviors of a Unity player as an ML-Agents YAML file describes it."""
+"""The command `unity-learn`: train the behaviors of a Unity player with an ML-Agents YAML file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sb3_ext.settings.shipped import configuration_file, configuration_names, sw
 from sb3_ext.training import train
 from unity_gym.errors import UnityGymError
 
-# Flag, key path in the settings, name of its value ("" for a switch, "[NAME]" if it may be left out) and description.
+# Option, key path in the settings, name of its value ("" for a switch, "[NAME]" if optional) and description.
 _FLAGS = (
     ("env", "env_settings.env_path", "PLAYER", "build, Unity-<Scene>-v0, or Unity-v0 for the Editor, which is also "
      "waited for if neither this nor the file names a player"),
@@ -66,7 +66,7 @@ _REMOVED = {
     "tensorflow": "PyTorch is the only framework",
     "train": "runs train unless --inference is given",
 }  # options of former versions of mlagents-learn
-_INFERENCE = ("episodes", "json", "record")  # options that are no settings, as Unity's trainer has no such keys
+_INFERENCE = ("episodes", "json", "record")  # options without a setting, as Unity's trainer has no such keys
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -101,7 +101,7 @@ def _base_parser(program: str, description: str) -> argparse.ArgumentParser:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the options that are settings."""
+    """Add the options that correspond to settings."""
     for flag, path, value, text in _FLAGS:
         if value.startswith("["):
             parser.add_argument(f"--{flag}", dest=path, metavar=value[1:-1], nargs="?", help=text)
@@ -134,7 +134,7 @@ def _count(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
-    :return: Its exit status: 0 at the end, 1 after an error, 128 plus the number of a signal that ended it (130 after
+    :return: Exit status: 0 at the end, 1 after an error, 128 plus the number of a signal that ended it (130 after
         Ctrl-C, 143 after SIGTERM).
     """
     line = [*(sys.argv[1:] if arguments is None else arguments)]
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _learn(line: list[str]) -> int:
-    """Train, or show what was learned."""
+    """Train, or run inference."""
     given = vars(make_parser().parse_args(line))
     config = given.pop("config")
     if given.pop("list", False):
@@ -204,7 +204,7 @@ def make_sweep_parser() -> argparse.ArgumentParser:
 
 
 def _sweep(line: list[str]) -> int:
-    """Search for settings."""
+    """Run a sweep."""
     parser = make_sweep_parser()
     given = vars(parser.parse_args(line))
     if given.pop("list", False):
@@ -231,7 +231,7 @@ def make_autotune_parser() -> argparse.ArgumentParser:
 
 
 def _autotune(line: list[str]) -> int:
-    """Propose how to train fastest."""
+    """Propose the fastest arrangement for training."""
     given = vars(make_autotune_parser().parse_args(line))
     settings = _settings(given.pop("config"), {name: given[name] for name in given if name != "seconds"})
     autotune(settings, given["seconds"])
@@ -288,12 +288,12 @@ def _pull(line: list[str]) -> int:
 
 
 _COMMANDS = {"autotune": _autotune, "pull": _pull, "push": _push, "sweep": _sweep}
-"""A configuration file of such a name is given with its folder, as ./sweep."""
+"""Subcommands. A configuration file with such a name is given with its folder, as ./sweep."""
 
 
 @contextmanager
 def _printed_warnings() -> Iterator[None]:
-    """Print the warnings that come within, each once."""
+    """Print the warnings of the context, each once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -1,17 +1,17 @@
 """Checkpoints of `mlagents-learn`: `results/<run-id>/<behavior>/checkpoint.pt` and `<behavior>-<step>.pt`.
 
 Such a file is a dictionary of state dictionaries: `Policy` (the actor), `Optimizer:critic` (the critic of PPO), the
-states of the optimizers and the networks of the reward signals. Unity's networks are ours layer for layer, with other
-names and in another order:
+states of the optimizers and the networks of the reward signals. Unity's networks have the same layers as those of this
+package, with other names and in another order:
 
-- Unity encodes the sensors in their order, ours vectors first and images next. The columns of the layers that read the
-  encodings are reordered.
-- Unity divides the scores of the attention by the root of its width, ours by that of a head's width. The weights of the
-  queries are scaled.
+- Unity concatenates the encodings in the order of the sensors, this package vectors first and images next. The input
+  columns of the layers that follow the encodings are reordered.
+- Unity divides the attention scores by the root of the width, this package by that of a head's width. The weights of
+  the queries are scaled.
 - `running_variance` is the sum of squared deviations of each vector sensor.
-- Each branch of a discrete action has a layer of its own, and so has the value of each reward signal.
+- Each branch of a discrete action has a separate layer, and so has the value of each reward signal.
 
-Nothing in the file is executed: it is read as data only.
+The file is read as data only, so that nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
 
 MLAGENTS_CHECKPOINT = "checkpoint.pt"
-"""The newest checkpoint of a behavior."""
+"""File name of the latest checkpoint of a behavior."""
 
 Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class MLAgentsCheckpoint:
-    """The networks of a checkpoint, by Unity's names."""
+    """Networks of a checkpoint, by Unity's names."""
 
     path: Path
     actor: Tensors
     critic: Tensors | None
-    """The critic of PPO; None for other trainers and for a critic that shares the actor's body."""
+    """Critic of PPO; None for other trainers and for a critic that shares the actor's body."""
 
 
-class _Mismatch(Exception):  # noqa: N818 (a reason, not an error of ours)
-    """Why a network is not the one that the settings describe."""
+class _Mismatch(Exception):  # noqa: N818 (a reason, not an error)
+    """Difference between a network and the one that the settings describe."""
 
 
 def is_mlagents_run(folder: Path) -> bool:
@@ -58,7 +58,7 @@ def read_mlagents_checkpoint(path: Path) -> MLAgentsCheckpoint:
     """Read a checkpoint, without executing anything in it.
 
     :param path: Path of the file.
-    :raises UnityGymError: If there is no such file, or it is no such checkpoint, or it holds more than data.
+    :raises UnityGymError: If there is no such file, it is not such a checkpoint, or it contains more than data.
     """
     try:
         modules = load_data(path)
@@ -66,7 +66,7 @@ def read_mlagents_checkpoint(path: Path) -> MLAgentsCheckpoint:
         critic = _tensors(modules["Optimizer:critic"]) if "Optimizer:critic" in modules else None
     except FileNotFoundError:
         raise UnityGymError(f"{path}: there is no such checkpoint. Correct the path") from None
-    except Exception as error:  # whatever torch raises for a file that is something else
+    except Exception as error:  # torch raises many classes for other files
         raise not_a_checkpoint(path, error) from error
     return MLAgentsCheckpoint(path, actor, critic)
 
@@ -79,9 +79,9 @@ def _tensors(module: Mapping[str, object]) -> Tensors:
 
 
 def load_actor(policy: AgentPolicy, checkpoint: MLAgentsCheckpoint) -> None:
-    """Give a policy the actor of a checkpoint, with the statistics of its observations.
+    """Load the actor of a checkpoint into a policy, with the statistics of its observations.
 
-    :raises UnityGymError: If the actor is of another network or behavior.
+    :raises UnityGymError: If the actor is incompatible with the network or behavior.
     """
     try:
         weights = _actor(policy, checkpoint.actor)
@@ -95,10 +95,10 @@ def load_actor(policy: AgentPolicy, checkpoint: MLAgentsCheckpoint) -> None:
 
 
 def load_critic(policy: AgentPolicy, checkpoint: MLAgentsCheckpoint, signals: Sequence[str]) -> str | None:
-    """Give a policy the critic of a checkpoint, after its actor.
+    """Load the critic of a checkpoint into a policy, after its actor.
 
     :param signals: Names of the reward signals, in the order of the value heads.
-    :return: Why it has kept its own; None if it has not.
+    :return: Reason why the policy has kept its critic; None if the critic was loaded.
     """
     if type(policy) is not UnityPolicy:
         return f"the critic of {type(policy).__name__} is another network"
@@ -125,7 +125,7 @@ def _require_shapes(weights: Tensors, own: Mapping[str, torch.Tensor]) -> None:
 
 
 class _Source:
-    """The tensors of a network under a prefix, each of which is taken once."""
+    """Tensors of a network under a prefix, each of which is read once."""
 
     def __init__(self, tensors: Tensors, prefix: str) -> None:
         self._tensors = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
@@ -185,7 +185,7 @@ def _critic(policy: UnityPolicy, checkpoint: MLAgentsCheckpoint, signals: Sequen
         raise _Mismatch("it has no body of its own, or is not of PPO")
     else:
         body = _body(policy.critic, policy.columns.spec, _Source(saved, "network_body."))
-        if policy.critic.normalization is not None:  # one for actor and critic here, with the actor's statistics
+        if policy.critic.normalization is not None:  # actor and critic share one here, with the actor's statistics
             body |= {f"normalization.{name}": part for name, part in policy.critic.normalization.state_dict().items()}
         weights |= _prefixed("critic", body)
     heads = _Source(saved, "value_heads.value_heads.")
@@ -200,9 +200,9 @@ def _prefixed(prefix: str, tensors: Tensors) -> Tensors:
 def _body(body: NetworkBody, spec: BehaviorSpec, saved: _Source) -> Tensors:
     """Return the weights of a `NetworkBody`.
 
-    :raises _Mismatch: If Unity's network has a part too few or too many.
+    :raises _Mismatch: If Unity's network has a missing or an additional part.
     """
-    for alias in saved.names("processors."):  # the same tensors once more
+    for alias in saved.names("processors."):  # duplicates of other tensors
         saved.take(alias)
     sensors = spec.observation_specs
     processor = "observation_encoder.processors.{}".format
@@ -213,13 +213,13 @@ def _body(body: NetworkBody, spec: BehaviorSpec, saved: _Source) -> Tensors:
     if body.normalization is not None:
         weights |= _prefixed("normalization", _normalization(saved, [processor(index) for index in vectors]))
     for number, (encoder, index) in enumerate(zip(body.encoders, images, strict=True)):
-        # Unity's "resnet" lists its dense layer first, which is the last one.
+        # Unity's "resnet" lists its last layer, which is dense, first.
         names = sorted(saved.names(f"{processor(index)}."), key=lambda name: ".dense." in name)
         own = list(encoder.state_dict())
         if len(names) != len(own):
             raise _Mismatch(f"its visual encoder has {len(names)} weights instead of {len(own)}")
         weights |= {f"encoders.{number}.{mine}": saved.take(name) for mine, name in zip(own, names, strict=True)}
-    # Where each of our encoded numbers is among Unity's.
+    # Index of each of our encoded features among Unity's.
     starts, goals, size = {}, {}, 0
     for index in sorted(vectors + images):
         starts[index], width = size, _width(body, spec, index)
@@ -279,11 +279,11 @@ def _layers(body: NetworkBody, saved: _Source, columns: torch.Tensor) -> Tensors
     if body.goals:
         hyper = f"{name}.{2 * dense}"
         goal_columns = columns[torch.tensor(body.goals)]
-        order = torch.argsort(torch.argsort(goal_columns))  # Unity's goals, too, are in the sensors' order
+        order = torch.argsort(torch.argsort(goal_columns))  # Unity's goals are in the order of the sensors, too
         weights |= _prefixed("goal_layer.weights.0.0", saved.layer(f"{hyper}.hypernet.0", order))
         weights |= _prefixed("goal_layer.weights.0.2", saved.layer(f"{hyper}.hypernet.2"))
         written = saved.layer(f"{hyper}.hypernet.5")
-        if not dense:  # the layer that the goal writes is the first one, and reads the encodings
+        if not dense:  # the layer with generated weights is the first one, whose inputs are the encodings
             size, width = len(columns), body.settings.hidden_units
             if len(written["bias"]) != size * width:
                 raise _Mismatch(f"{hyper} writes {len(written['bias'])} weights instead of {size * width}")

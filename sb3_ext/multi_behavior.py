@@ -21,21 +21,21 @@ from unity_gym.specs import BehaviorSpec
 
 
 class MultiBehaviorTraining:
-    """Players of a scene, and the training of all its behaviors, each with a model of its own.
+    """Players of a scene, and the training of all its behaviors with one model each.
 
         training = MultiBehaviorTraining("Unity-StrikersVsGoalie-v0", num_areas=8)
         models = {name: POCA.from_spec("UnityPOCAPolicy", spec) for name, spec in training.behavior_specs.items()}
         training.learn(models, 1_000_000, self_play={name: SelfPlay() for name in models})
         training.close()
 
-    Behaviors without self-play learn at the same time. Of those with self-play one team learns at a time, and
+    Behaviors without self-play learn at the same time. Of those with self-play, one team learns at a time, and
     opponents play for the others. The logger of a model receives `rollout/ep_rew_mean`, `rollout/ep_len_mean`,
-    `time/total_timesteps`, `Self-play/ELO` and what the model logs, once per update.
+    `time/total_timesteps`, `Self-play/ELO` and the records of the model, once per update.
 
-    :param env_id: A registered id, such as "Unity-StrikersVsGoalie-v0" or, with `file_name`, "Unity-v0".
+    :param env_id: Registered id, such as "Unity-StrikersVsGoalie-v0" or, with `file_name`, "Unity-v0".
     :param n_instances: Number of players to launch.
-    :param options: As in `unity_gym.options.PlayerOptions`.
-    :raises InvalidValueError: If the id or a value does not exist.
+    :param options: Options of `unity_gym.options.PlayerOptions`.
+    :raises InvalidValueError: If the id or a value is invalid.
     :raises UnityGymError: If a player cannot be launched.
     """
 
@@ -43,7 +43,7 @@ class MultiBehaviorTraining:
     def __init__(self, env_id: str = "Unity-v0", n_instances: int = 1, **options: Unpack[PlayerKeywords]) -> None:
         self._options, self._n_instances = PlayerOptions(**{**registered_options(env_id), **options}), n_instances
         self._pool = PlayerPool(self._options, n_instances)
-        self._is_untouched = True  # no step since the reset below
+        self._is_untouched = True  # whether there was no step since the reset below
         try:
             self._pool.reset()
         except BaseException:
@@ -52,7 +52,7 @@ class MultiBehaviorTraining:
 
     @property
     def behavior_specs(self) -> dict[str, BehaviorSpec]:
-        """The spec of each behavior that has appeared, by its name without a team."""
+        """Specification of each behavior that has appeared, by its name without a team."""
         return {plain_name(name): table.spec for name, table in self._pool.tables.items()}
 
     def learn(
@@ -63,15 +63,15 @@ class MultiBehaviorTraining:
         reset_num_timesteps: bool = True,
         workers: Workers | None = None,
     ) -> None:
-        """Train until each behavior has made its timesteps. The scene is reset first.
+        """Train until each behavior has completed its timesteps. The scene is reset first.
 
-        :param models: Per behavior, by its name without a team. They keep their loggers.
-        :param total_timesteps: Decisions of the agents of each behavior.
-        :param self_play: Per behavior, its opponents; none for those that are left out.
-        :param reset_num_timesteps: Count from 0, instead of adding to the timesteps that a model has made.
-        :param workers: Processes in which the agents act, with players of their own; None for those of this object.
-        :raises InvalidValueError: If a behavior has no model, or `self_play` names one that does not exist.
-        :raises UnityGymError: If a model does not fit its behavior, or a player fails.
+        :param models: Models by name of the behavior, without a team. They keep their loggers.
+        :param total_timesteps: Timesteps of each behavior.
+        :param self_play: Opponents by behavior, only for behaviors with self-play.
+        :param reset_num_timesteps: Count from 0, instead of continuing from the timesteps of each model.
+        :param workers: Processes in which the agents act, with separate players; None for the players of this object.
+        :raises InvalidValueError: If a behavior has no model, or a behavior in `self_play` does not exist.
+        :raises UnityGymError: If a model is incompatible with the behavior spec, or a player fails.
         """
         self_play = self_play or {}
         for unknown in self_play.keys() - models.keys():

@@ -1,4 +1,4 @@
-"""The trainers and reward signals of other packages, checked against the classes that they are derived from."""
+"""Trainers and reward signals of plugins, checked against their base classes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.sac import SAC
 from unity_gym.errors import UnityGymError
 
-_ALGORITHMS = {"poca": POCA, "ppo": PPO, "sac": SAC}  # a POCA is a PPO, too
+_ALGORITHMS = {"poca": POCA, "ppo": PPO, "sac": SAC}  # POCA is a subclass of PPO
 
 
 def load_trainer(name: str) -> type[Any]:
-    """Return a trainer of another package; see `sb3_ext.plugins`.
+    """Return a trainer of a plugin; see `sb3_ext.plugins`.
 
-    :raises UnityGymError: If it is no subclass of `PPO`, `POCA` or `SAC`.
+    :raises UnityGymError: If it is not a subclass of `PPO`, `POCA` or `SAC`.
     """
     found = load_plugin(TRAINERS, name)
     if not (isinstance(found, type) and issubclass(found, tuple(_ALGORITHMS.values()))):
@@ -26,14 +26,14 @@ def load_trainer(name: str) -> type[Any]:
 
 
 def base_trainer(trainer: type) -> tuple[str, type]:
-    """Return the `trainer_type` and the class that a trainer is derived from."""
+    """Return the `trainer_type` and the class of a trainer's base."""
     return next((name, base) for name, base in _ALGORITHMS.items() if issubclass(trainer, base))
 
 
 def load_signal(name: str) -> type[Any]:
-    """Return a reward signal of another package; see `sb3_ext.plugins`.
+    """Return a reward signal of a plugin; see `sb3_ext.plugins`.
 
-    :raises UnityGymError: If it is no subclass of `RewardSignal`, or has another name.
+    :raises UnityGymError: If it is not a subclass of `RewardSignal`, or has another name.
     """
     found = load_plugin(SIGNALS, name)
     if not (isinstance(found, type) and issubclass(found, RewardSignal)):

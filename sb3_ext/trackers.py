@@ -1,11 +1,11 @@
-"""Trackers of experiments as statistics writers: Weights & Biases and MLflow, by their own clients.
+"""Trackers of experiments as statistics writers: Weights & Biases and MLflow, with their own clients.
 
 `--track wandb` or `--track mlflow`, and `stats_writers: [wandb]` in a configuration file, send the settings of a run
-with its first summary, the means of each summary, and the final ONNX files at the end. The id of the tracked run is in
-`tracking.json` in the folder of the run, so that `--resume` continues the same one.
+with its first summary, the means of each summary, and the final ONNX files at the end. `tracking.json` in the folder of
+the run contains the id of the tracked run, so that `--resume` continues the same one.
 
-The clients read where to send it from their environment variables: `WANDB_MODE`, `WANDB_PROJECT`,
-`MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME` and others.
+The clients are configured by their environment variables: `WANDB_MODE`, `WANDB_PROJECT`, `MLFLOW_TRACKING_URI`,
+`MLFLOW_EXPERIMENT_NAME` and others.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from unity_gym.errors import UnityGymError
 
 TRACKING = "tracking.json"
 PROJECT = "unity-gym"
-"""Name of the project or experiment, unless a variable of the client names another."""
+"""Name of the project or experiment, unless an environment variable of the client contains another."""
 
 
 class _Tracker:
-    """A statistics writer whose tracked run starts with the first summary, when the folder of the run is written.
+    """Statistics writer whose tracked run starts with the first summary, when the folder of the run exists.
 
     :param folder: Folder of the run.
     :raises UnityGymError: If the client is not installed.
     """
 
     name: str
-    """Of the writer, its client and its extra."""
+    """Name of the writer, its client and its extra."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -84,7 +84,7 @@ class _Tracker:
             yield
         except (UnityGymError, OSError):
             raise
-        except Exception as error:  # each client has its own kinds
+        except Exception as error:  # each client has its own classes
             reason = " ".join(str(error).split())
             raise UnityGymError(
                 f"{self.name} cannot be written to: {reason:.300}. Correct its variables or its connection, or leave "
@@ -94,8 +94,8 @@ class _Tracker:
     def _start(self, identifier: str | None, settings: dict[str, Any]) -> str:
         """Start or continue a tracked run.
 
-        :param identifier: Id of the tracked run to continue; None starts one.
-        :return: Its id.
+        :param identifier: Id of the tracked run to continue; None to start one.
+        :return: Id of the tracked run.
         """
         raise NotImplementedError
 
@@ -130,7 +130,7 @@ class WandbTracker(_Tracker):
         return str(self._run.id)
 
     def _log(self, behavior: str, step: int, values: dict[str, float]) -> None:
-        # Each behavior has timesteps of its own, and a resumed run repeats those after its checkpoint.
+        # Each behavior has its own timesteps, and a resumed run repeats those after its checkpoint.
         if behavior not in self._behaviors:
             self._behaviors.add(behavior)
             self._run.define_metric(f"{behavior}/*", step_metric=f"{behavior}/timesteps")
@@ -162,7 +162,7 @@ class MLflowTracker(_Tracker):
         number = self._api.create_experiment(name) if experiment is None else experiment.experiment_id
         self._run_id = str(self._api.create_run(number, run_name=self._folder.name).info.run_id)
         parameters = [self._client.entities.Param(_allowed(key), str(value)) for key, value in _flat("", settings)]
-        for first in range(0, len(parameters), 100):  # a request takes no more
+        for first in range(0, len(parameters), 100):  # maximum per request
             self._api.log_batch(self._run_id, params=parameters[first : first + 100])
         return self._run_id
 
