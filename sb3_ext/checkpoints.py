@@ -1,7 +1,7 @@
 """Checkpoint files: Stable-Baselines3 model files that also contain the state of the training.
 
-`write_checkpoint` writes the content of `model.save`, so that `load` of `sb3_ext.PPO`, `POCA` and `SAC` can read it,
-and an archive member with the state of the training. `read_checkpoint` reads the parameters and that state as plain
+`write_checkpoint` writes the content of `model.save`, and an archive member with the state of the training. So `load`
+of `sb3_ext.PPO`, `POCA` and `SAC` can read the file. `read_checkpoint` reads the parameters and that state as plain
 data. It never unpickles: a file that would execute code is rejected. `load` of Stable-Baselines3 does unpickle, so
 pass it only files that you trust.
 """

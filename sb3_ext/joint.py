@@ -14,7 +14,7 @@ from sb3_ext.sampler import Request, Samples, plain_name
 from sb3_ext.self_play import number_and_name
 from unity_gym.specs import BehaviorSpec
 
-_ROUND = 8  # updates after which all samplers stop once that do not wait for each other
+_ROUND = 8  # updates after which samplers stop once if they do not wait for each other
 
 
 class JointTraining:

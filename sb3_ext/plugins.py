@@ -15,7 +15,7 @@ A package registers its classes and functions as entry points, whose names are u
 
 - A trainer is a subclass of `sb3_ext.PPO`, `POCA` or `SAC`. Its `hyperparameters` are those of its base class and all
   keyword arguments that its own constructor adds.
-- An encoder is called with the shape (C, H, W) of the images and a number of features, and returns a `torch.nn.Module`
+- An encoder is called with the shape (C, H, W) of the images and a number of features. It returns a `torch.nn.Module`
   that maps float32 (n, C, H, W) in `[0, 1]` to (n, features).
 - A reward signal is a subclass of `sb3_ext.reward_signals.RewardSignal`. The keys of its block are the arguments of its
   constructor; if that accepts any keyword, the keys of `network_settings` in the block are passed, too.

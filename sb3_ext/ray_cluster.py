@@ -78,7 +78,7 @@ def _shipped(build: str) -> tuple[Path, str]:
 def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
-    # In most projects, git ignores builds.
+    # Most projects let git ignore builds, which Ray would then leave out.
     os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")
     try:
         ray.init(

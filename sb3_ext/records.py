@@ -23,7 +23,7 @@ from unity_gym.errors import UnityGymError
 from unity_gym.specs import Array
 
 _GRADIENT_STEPS_PER_LINE = 100  # of SAC, in updates.jsonl
-_RESUMED_ROWS = 1 << 48  # first row of saved experience, so that its rows are unique
+_RESUMED_ROWS = 1 << 48  # offset of the rows of saved experience, so that they are unique
 
 
 class BehaviorRecord:

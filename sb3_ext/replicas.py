@@ -6,8 +6,8 @@ over the processes, so that all replicas make the same steps. Except for roundin
 process: all replicas sample the same minibatches, and compute observation statistics from all of the experience.
 
 `torch.nn.parallel.DistributedDataParallel` is not used, except for its primitive, an all-reduce of the gradients. It
-averages the gradients of one call of one module's `forward`, but these losses call several methods of a policy, and
-SAC's has two backward passes.
+averages the gradients of one call of one module's `forward`. But these losses call several methods of a policy, and
+SAC has two backward passes.
 """
 
 from __future__ import annotations

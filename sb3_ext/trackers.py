@@ -1,8 +1,8 @@
 """Trackers of experiments as statistics writers: Weights & Biases and MLflow, with their own clients.
 
-`--track wandb` or `--track mlflow`, and `stats_writers: [wandb]` in a configuration file, send the settings of a run
-with its first summary, the means of each summary, and the final ONNX files at the end. `tracking.json` in the folder of
-the run contains the id of the tracked run, so that `--resume` continues the same one.
+Trackers are selected by `--track wandb` or `--track mlflow`, or by `stats_writers: [wandb]` in a configuration file.
+They send the settings of a run with its first summary, the means of each summary, and the final ONNX files at the end.
+`tracking.json` in the folder of the run contains the id of the tracked run, so that `--resume` continues the same one.
 
 The clients are configured by their environment variables: `WANDB_MODE`, `WANDB_PROJECT`, `MLFLOW_TRACKING_URI`,
 `MLFLOW_EXPERIMENT_NAME` and others.

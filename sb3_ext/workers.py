@@ -63,7 +63,7 @@ class Workers:
         """Start the workers, wait until their players are launched, and end them.
 
         :param copies: Players of the workers.
-        :param is_asynchronous: As in `sb3_ext.sampler.Sampler`.
+        :param is_asynchronous: Whether agents act asynchronously, as in `sb3_ext.sampler.Sampler`.
         :raises UnityGymError: If workers or players cannot be launched.
         """
         players = [copies.n_instances] * self.number

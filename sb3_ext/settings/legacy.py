@@ -95,7 +95,7 @@ def _reject_parameter_file(document: Document, tree: Tree) -> None:
     path: KeyPath = ()
     if tree.keys() & RunSettings.model_fields.keys():
         return
-    if _is_curriculum(tree):  # of one behavior, named as the file
+    if _is_curriculum(tree):  # of one behavior, named like the file
         kind, old = "curriculum", {"curriculum": {Path(document.name).stem: tree}}
     elif tree and all(_is_curriculum(block) for block in tree.values()):
         kind, old = "curriculum", {"curriculum": tree}

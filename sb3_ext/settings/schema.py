@@ -234,7 +234,7 @@ class Hyperparameters(Block):
 
 
 def _learning_rate_schedule(given: dict[str, Any]) -> Schedule:
-    # Where a value is wrong, some versions of pydantic call this without it.
+    # For invalid values, some versions of pydantic call this without it.
     return cast(Schedule, given.get("learning_rate_schedule", "linear"))
 
 
@@ -809,7 +809,7 @@ class CompletionCriteria(Block):
     min_lesson_length: CountOrZero = 0
     """Minimum number of episodes of the lesson."""
     signal_smoothing: Flag = True
-    """Smooth the mean return: 0.75 of the newest plus 0.25 of the previous one."""
+    """Smooth the mean return: 0.75 of the latest plus 0.25 of the previous one."""
     require_reset: Flag = False
     """Reset the environment when the next lesson starts."""
 
