@@ -468,7 +468,7 @@ class UnityAlgorithm(BaseAlgorithm):
 
     def _start_update(self, update: Callable[[], None]) -> None:
         """Run an update; with `threaded`, in a thread, while the agents act with a copy of the policy."""
-        if not self.threaded:
+        if not self.threaded or self.share.rank:  # a replica has no agents that could act meanwhile
             try:
                 update()
             except RuntimeError as error:

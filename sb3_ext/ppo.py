@@ -328,10 +328,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             return
         self._share_update()
         fresh = self.policy.has_fresh_normalization
-        rollout, has_older = self._take_rollout()
-        self._start_update(
-            partial(self._update, rollout, fresh, has_older, self._current_progress_remaining, self.num_timesteps)
-        )
+        rollout = self._take_rollout()
+        self._start_update(partial(self._update, rollout, fresh, self._current_progress_remaining, self.num_timesteps))
 
     def _end_update(self) -> None:
         super()._end_update()
@@ -340,14 +338,11 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             self.logger.record(name, value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
-    def _update(
-        self, rollout: Rollout, statistics_are_fresh: bool, has_older: bool, progress: float, steps: int
-    ) -> None:
+    def _update(self, rollout: Rollout, statistics_are_fresh: bool, progress: float, steps: int) -> None:
         """Update by the paper's equations, in their order, possibly in a thread; store logger values in `_records`.
 
         :param rollout: Decisions of the update.
         :param statistics_are_fresh: Whether the observation statistics already include this rollout.
-        :param has_older: Whether an older policy has made some of the decisions.
         :param progress: Remaining progress of the training (1 → 0).
         :param steps: Timesteps of the training so far.
         """
@@ -365,7 +360,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             self._records["train/clip_range_vf"] = epsilon_vf
         rollout.prepare(policy.body)
         self._estimate(rollout)
-        if has_older:
+        if rollout.has_older:
             self._weight_older(rollout)
         length = policy.settings.sequence_length if policy.settings.memory_size else 1
         log: dict[str, list[Any]] = defaultdict(list)
@@ -441,8 +436,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             policy.body.update_normalization(rollout.observations)
         self._record_update(rollout, log)
 
-    def _take_rollout(self) -> tuple[Rollout, bool]:
-        """Return the stored trajectories as a rollout, and whether an older policy has made some of the decisions."""
+    def _take_rollout(self) -> Rollout:
+        """Return the stored trajectories as a rollout."""
         parts, self._inbox = self._inbox, []
         trajectories = type(parts[0]).join(parts)
         versions = trajectories.decisions["version"]
@@ -458,7 +453,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         if self.policy.has_fresh_normalization:
             self.policy.body.update_normalization(rollout.observations)
             rollout.log_probs = self._log_probs(rollout)
-        return rollout, self.rollout == "cut" and bool((versions < self.version).any())
+        rollout.has_older = self.threaded and bool((versions < self.version).any())
+        return rollout
 
     @torch.no_grad()
     def _log_probs(self, rollout: Rollout) -> torch.Tensor:

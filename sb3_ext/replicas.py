@@ -99,7 +99,6 @@ class Replicated(Protocol):
     """Attributes of a model that replicas require; see `UnityAlgorithm`."""
 
     replicated: ClassVar[tuple[str, ...]]
-    threaded: bool
     share: Share
 
     @property
@@ -200,7 +199,6 @@ def _replicate(connection: Connection, rank: int, size: int, port: int, device: 
     try:
         kind, content, further = pickle.loads(connection.recv_bytes())
         model: Replicated = kind.load(io.BytesIO(content), device=device)
-        model.threaded = False
         model.set_logger(Logger(None, []))
         model.start(model.policy.columns.spec)
         for name, value in further.items():

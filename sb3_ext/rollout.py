@@ -76,6 +76,7 @@ class Rollout:
     returns: torch.Tensor
     advantages: torch.Tensor
     weights: torch.Tensor | None = None
+    has_older = False  # whether an older policy has made some of the decisions
 
     def __init__(
         self,

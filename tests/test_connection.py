@@ -127,7 +127,7 @@ def test_what_check_raises_ends_the_wait(connection: PlayerConnection) -> None:
         connection.receive(60, check)
 
 
-def test_the_process_is_looked_for_only_after_a_silence(
+def test_the_process_is_looked_for_once_per_period(
     connection: PlayerConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unity_gym.connection.CHECK_PERIOD", 30.0)
@@ -139,7 +139,7 @@ def test_the_process_is_looked_for_only_after_a_silence(
         connection.send(b"reply")
         call.result(60)
         assert not connection.poll(60, lambda: checks.append(None))
-    assert not checks
+    assert len(checks) <= 1  # the period before the first is that of the fixture
 
 
 def test_a_player_that_is_killed_while_it_waits_is_noticed(

@@ -109,8 +109,8 @@ class PlayerConnection:
     def poll(self, timeout: float, check: Callable[[], None] = lambda: None) -> bool:
         """Return whether `receive` would return at once.
 
-        While the player is silent, this checks its process about ten times per second, as a check takes longer than
-        most of its steps.
+        If nothing has arrived, this checks the player's process, at most ten times per second, as a check takes longer
+        than most steps.
 
         :param timeout: Seconds that the player may be silent, since the connection was made or the last `send`.
         :param check: Function that raises an error if the player's process has ended.
@@ -175,7 +175,6 @@ class PlayerConnection:
             raise NotReadyError("send() without a message to answer. Call receive() first.")
         self._is_disconnected, self._lost_since = call.has_ended, None
         self._silent_since = time.monotonic()
-        self._next_check = self._silent_since + CHECK_PERIOD
         call.answer(reply)
 
     def close(self, quit_message: bytes | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +17,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two cores, and no number of threads that somebody chose."""
     before = torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 2)
     monkeypatch.setattr(hardware, "_current", before)
     yield
     torch.set_num_threads(before)
@@ -44,7 +43,7 @@ def test_large_updates_use_two_threads_and_small_ones_one() -> None:
 
 
 def test_one_core_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 1)
     assert hardware.threads_for(10**12) == 1
 
 

@@ -563,10 +563,11 @@ def test_the_first_ratio_of_every_update_is_one() -> None:
 def test_decisions_of_an_older_policy_are_weighted_and_clipped_around_the_present_one(
     ratio: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = model_of(PPO, buffer_size=60, batch_size=60, n_epochs=1, ratio=ratio)
+    model = model_of(PPO, buffer_size=60, batch_size=60, n_epochs=1, ratio=ratio, threaded=True)
     experience = trajectories(np.random.default_rng(0), [60])
     model.add(experience)
-    model.train()  # statistics of the observations are there from now on
+    model.train()
+    model.finish_update()  # statistics of the observations are there from now on
 
     rollout = Rollout.from_trajectories(experience)
     with torch.no_grad():
@@ -578,6 +579,7 @@ def test_decisions_of_an_older_policy_are_weighted_and_clipped_around_the_presen
     monkeypatch.setattr(model, "_estimate", lambda rollout: estimated.append(estimate(rollout) or rollout.advantages))
     model.add(experience)
     model.train()
+    model.finish_update()
     loss = -(estimated[0].unsqueeze(1) * weights).mean().item()
     assert model._records["train/policy_gradient_loss"] == pytest.approx(loss, rel=1e-5)
     assert model._records["train/approx_kl"] == pytest.approx(0, abs=1e-6)
