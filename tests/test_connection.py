@@ -98,7 +98,7 @@ def test_no_other_address_reaches_it(connection: PlayerConnection) -> None:
             socket.create_connection((address, connection.port), timeout=1).close()
 
 
-def test_a_taken_port_is_an_error_with_the_port_and_a_remedy(connection: PlayerConnection) -> None:
+def test_a_taken_port_raises_with_the_port_and_a_remedy(connection: PlayerConnection) -> None:
     with pytest.raises(PlayerError, match=rf"{connection.port} .* taken.*worker_id or base_port"):
         PlayerConnection(connection.port)
 
@@ -109,7 +109,7 @@ def test_a_port_is_free_again_after_close(connection: PlayerConnection) -> None:
         PlayerConnection(connection.port).close()
 
 
-def test_a_player_that_sends_nothing_is_a_time_out(connection: PlayerConnection) -> None:
+def test_a_player_that_sends_nothing_causes_a_timeout(connection: PlayerConnection) -> None:
     with pytest.raises(PlayerTimeoutError, match=rf"{connection.port} sent nothing for 0.2 s.*raise the time-out"):
         connection.receive(0.2)
     exchange = dial(connection.port)
@@ -119,7 +119,7 @@ def test_a_player_that_sends_nothing_is_a_time_out(connection: PlayerConnection)
     assert call.result(5) == b"welcome"
 
 
-def test_what_check_raises_ends_the_wait(connection: PlayerConnection) -> None:
+def test_an_exception_of_check_ends_the_wait(connection: PlayerConnection) -> None:
     def check() -> None:
         raise PlayerError("the process is gone")
 
@@ -127,9 +127,7 @@ def test_what_check_raises_ends_the_wait(connection: PlayerConnection) -> None:
         connection.receive(60, check)
 
 
-def test_the_process_is_looked_for_once_per_period(
-    connection: PlayerConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_process_is_checked_once_per_period(connection: PlayerConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unity_gym.connection.CHECK_PERIOD", 30.0)
     checks: list[None] = []
     exchange = dial(connection.port)
@@ -157,7 +155,7 @@ def test_a_player_that_is_killed_while_it_waits_is_noticed(
         connection.receive(60)
 
 
-def test_a_second_player_is_refused_and_does_not_disturb_the_first(
+def test_a_second_player_is_rejected_without_affecting_the_first(
     connection: PlayerConnection, rogue: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
     exchange = dial(connection.port)
@@ -175,7 +173,7 @@ def test_a_second_player_is_refused_and_does_not_disturb_the_first(
         connection.receive(0.1)
 
 
-def test_a_refused_player_learns_why(connection: PlayerConnection) -> None:
+def test_a_rejected_player_receives_the_reason(connection: PlayerConnection) -> None:
     call = dial(connection.port).future(b"first")
     assert connection.receive(5) == b"first"
     with pytest.raises(grpc.RpcError) as refusal:
@@ -185,7 +183,7 @@ def test_a_refused_player_learns_why(connection: PlayerConnection) -> None:
     assert not call.done()
 
 
-def test_a_player_may_dial_again_after_a_long_silence(
+def test_a_player_may_reconnect_after_a_long_silence(
     connection: PlayerConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unity_gym.connection._RECONNECT_SILENCE", 0.0)
@@ -199,7 +197,7 @@ def test_a_player_may_dial_again_after_a_long_silence(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which process connects")
-def test_a_process_that_does_not_belong_to_the_player_is_refused_and_disturbs_nobody() -> None:
+def test_a_process_that_does_not_belong_to_the_player_is_rejected_without_effect() -> None:
     connection = PlayerConnection()
     game = f'"{sys.executable}" "{ROGUE}" --mlagents-port {connection.port}; true'  # behind a launcher, which stays
     player = subprocess.Popen(["/bin/sh", "-c", game], start_new_session=True)
@@ -221,7 +219,7 @@ def test_a_process_that_does_not_belong_to_the_player_is_refused_and_disturbs_no
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which process connects")
-def test_a_time_out_tells_of_a_process_that_was_refused() -> None:
+def test_a_timeout_reports_a_process_that_was_rejected() -> None:
     connection = PlayerConnection()
     connection.listen(partial(Peer.belongs_to, player=1 << 30))
     with pytest.raises(grpc.RpcError):
@@ -279,7 +277,7 @@ def test_close_does_not_wait_for_a_player_that_hangs(
     closing.result(10)
 
 
-def test_a_connection_that_nobody_holds_lets_its_player_go() -> None:
+def test_an_unreferenced_connection_releases_its_player() -> None:
     connection = PlayerConnection()
     connection.listen(Peer.is_same_user)
     call = dial(connection.port).future(b"hello")
@@ -289,7 +287,7 @@ def test_a_connection_that_nobody_holds_lets_its_player_go() -> None:
         call.result(5)
 
 
-def test_calls_in_the_wrong_order_are_refused(connection: PlayerConnection) -> None:
+def test_calls_in_the_wrong_order_raise(connection: PlayerConnection) -> None:
     with pytest.raises(NotReadyError, match="receive"):
         connection.send(b"")
     call = dial(connection.port).future(b"hello")

@@ -140,7 +140,7 @@ def assert_holds(demonstration: Demonstration, added: list[dict[str, Any]]) -> N
 
 @needs_unitys_files
 @pytest.mark.parametrize(("name", "n_records", "shapes", "continuous", "branches", "reward", "done"), REFERENCE)
-def test_unitys_demonstrations_have_the_reference_numbers(
+def test_unitys_demonstrations_have_the_reference_values(
     name: str,
     n_records: int,
     shapes: list[tuple[int, ...]],
@@ -237,7 +237,7 @@ def test_images_are_bytes_or_floats_with_channels_first() -> None:
 
 @pytest.mark.parametrize("visual_dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("kind", SPECS)
-def test_what_was_written_is_read(tmp_path: Path, kind: str, visual_dtype: str) -> None:
+def test_a_written_demonstration_is_read_back_unchanged(tmp_path: Path, kind: str, visual_dtype: str) -> None:
     spec = SPECS[kind]
     added = records(spec, visual_dtype)
     demonstration = load(write(tmp_path / "ours.demo", spec, added, visual_dtype), visual_dtype)
@@ -250,7 +250,7 @@ def test_what_was_written_is_read(tmp_path: Path, kind: str, visual_dtype: str) 
     assert header.mean_reward == pytest.approx(sum(one["reward"] for one in added) / 3, rel=1e-5)
 
 
-def test_a_demonstration_may_stop_in_mid_episode(tmp_path: Path) -> None:
+def test_a_demonstration_may_end_in_mid_episode(tmp_path: Path) -> None:
     spec = SPECS["vector, continuous"]
     added = records(spec, lengths=(2, 3))[:-1]
     demonstration = load(write(tmp_path / "ours.demo", spec, added))
@@ -260,7 +260,7 @@ def test_a_demonstration_may_stop_in_mid_episode(tmp_path: Path) -> None:
     assert demonstration.headers[0].number_episodes == 2
 
 
-def test_the_behavior_stands_at_byte_33(tmp_path: Path) -> None:
+def test_the_behavior_starts_at_byte_33(tmp_path: Path) -> None:
     data = write(tmp_path / "a name of more than sixteen letters.demo", *_vector_demonstration()).read_bytes()
     assert DemonstrationMeta.FromString(data[1 : 1 + data[0]]).demonstration_name == "a name of more t"
     assert BrainParameters.FromString(data[34 : 34 + data[33]]).brain_name == "Behavior?team=0"
@@ -332,7 +332,7 @@ def test_an_old_demonstration_fits_the_behavior_of_a_newer_package() -> None:
     fit(demonstration, BehaviorSpec([sensor(3, 64, 84)], ActionSpec(0, (5,))))
 
 
-def test_uncompressed_images_of_unitys_packages_lie_channels_last(tmp_path: Path) -> None:
+def test_uncompressed_images_of_unitys_packages_are_channels_last(tmp_path: Path) -> None:
     """A file of Unity's declares C×H×W; without our mark, ours is read as if it were such a file."""
     spec = BehaviorSpec([sensor(3, 6, 7)], ActionSpec(1, ()))
     added = records(spec, "float32")
@@ -513,14 +513,14 @@ class Recurrent:
         return 2, 0 if state is None else state + 1
 
 
-def test_a_model_keeps_its_memory_within_an_episode(tmp_path: Path) -> None:
+def test_a_model_keeps_its_recurrent_state_within_an_episode(tmp_path: Path) -> None:
     env = gym.make("Unity-Basic-v0")
     demonstration = record(env, Recurrent(), tmp_path / "basic.demo", n_episodes=2)
     env.close()
     assert len(demonstration) == 14
 
 
-def test_whatever_is_done_in_a_wrapped_environment_is_recorded(tmp_path: Path) -> None:
+def test_every_step_of_a_wrapped_environment_is_recorded(tmp_path: Path) -> None:
     env = RecordDemonstration(gym.make("Unity-3DBall-v0"), tmp_path / "ball.demo")
     observation, _ = env.reset(seed=3)
     env.action_space.seed(3)
@@ -557,7 +557,7 @@ def test_a_limit_around_the_environment_truncates_the_demonstration(tmp_path: Pa
     assert (demonstration.next_observations[0].argmax(axis=1) == 10).all()
 
 
-def test_only_what_can_be_recorded_is_wrapped(tmp_path: Path) -> None:
+def test_only_environments_that_can_be_recorded_are_wrapped(tmp_path: Path) -> None:
     with pytest.raises(DemonstrationError, match="CartPole"):
         RecordDemonstration(gym.make("CartPole-v1"), tmp_path / "pole.demo")
     env = gym.make("Unity-3DBall-v0")
@@ -571,7 +571,7 @@ def test_only_what_can_be_recorded_is_wrapped(tmp_path: Path) -> None:
 # The writer refuses
 
 
-def test_a_path_that_would_be_lost_or_overwritten_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_would_be_lost_or_overwritten_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "ours.demo", *_vector_demonstration())
     before = path.read_bytes()
     with pytest.raises(DemonstrationError, match="there already"):
@@ -598,7 +598,7 @@ def test_a_path_that_would_be_lost_or_overwritten_is_refused(tmp_path: Path) -> 
         ({"action_mask": np.ones(3, bool)}, DemonstrationError, r"\(0,\).*\(3,\)"),
     ],
 )
-def test_a_record_that_does_not_fit_is_refused_and_the_others_are_kept(
+def test_a_record_that_does_not_fit_raises_and_the_others_are_kept(
     tmp_path: Path, change: dict[str, Any], error: type[Exception], match: str
 ) -> None:
     spec, added = _vector_demonstration()
@@ -642,7 +642,7 @@ def load_bytes(data: bytes) -> Demonstration:
 
 @given(st.data())
 @settings(deadline=None, max_examples=150)
-def test_a_demonstration_that_was_cut_off_is_an_error_that_names_the_file(intact: bytes, data: st.DataObject) -> None:
+def test_a_truncated_demonstration_raises_with_the_file_name(intact: bytes, data: st.DataObject) -> None:
     length = data.draw(st.integers(0, len(intact) - 1))
     with pytest.raises(DemonstrationError, match=r"broken\.demo"):
         load_bytes(intact[:length])
@@ -650,7 +650,7 @@ def test_a_demonstration_that_was_cut_off_is_an_error_that_names_the_file(intact
 
 @given(st.data())
 @settings(deadline=None, max_examples=300)
-def test_a_damaged_demonstration_is_read_or_gives_an_error_of_ours(intact: bytes, data: st.DataObject) -> None:
+def test_a_damaged_demonstration_is_read_or_raises_a_unity_gym_error(intact: bytes, data: st.DataObject) -> None:
     damaged = bytearray(intact)
     for position in data.draw(st.lists(st.integers(0, len(intact) - 1), min_size=1, max_size=3)):
         damaged[position] = data.draw(st.integers(0, 255))
@@ -668,7 +668,7 @@ def test_a_damaged_demonstration_is_read_or_gives_an_error_of_ours(intact: bytes
         (b"\x02\x08\x07" + bytes(400), "version 7.*0 and 1"),
     ],
 )
-def test_what_is_no_demonstration_is_told(data: bytes, match: str) -> None:
+def test_a_file_that_is_no_demonstration_is_reported(data: bytes, match: str) -> None:
     with pytest.raises(DemonstrationError, match=match):
         load_bytes(data)
 
@@ -706,23 +706,23 @@ def _with_pair(data: bytes, number: int, change: Callable[[Any], None]) -> bytes
     return data[:at] + varint(len(encoded)) + encoded + data[start + length :]
 
 
-def test_a_header_that_counts_more_records_than_there_are_is_an_error(intact: bytes) -> None:
+def test_a_header_that_counts_more_records_than_there_are_raises(intact: bytes) -> None:
     with pytest.raises(DemonstrationError, match="header counts 7 records, the file ends after 6"):
         load_bytes(_with_header(intact, number_steps=7))
 
 
-def test_what_follows_the_counted_records_is_not_read(intact: bytes) -> None:
+def test_bytes_after_the_counted_records_are_not_read(intact: bytes) -> None:
     meta = intact[1 : 1 + intact[0]]
     assert len(load_bytes(intact + meta)) == len(load_bytes(intact)) == 4
     assert len(load_bytes(_with_header(intact, number_steps=2))) == 1
 
 
-def test_a_demonstration_without_a_transition_is_an_error(intact: bytes) -> None:
+def test_a_demonstration_without_a_transition_raises(intact: bytes) -> None:
     with pytest.raises(DemonstrationError, match="no transition"):
         load_bytes(_with_header(intact, number_steps=1))
 
 
-def test_a_sensor_with_too_few_dimension_properties_is_an_error(intact: bytes) -> None:
+def test_a_sensor_with_too_few_dimension_properties_raises(intact: bytes) -> None:
     def drop(pair: Any) -> None:
         del pair.agent_info.observations[0].dimension_properties[2]
 
@@ -770,7 +770,7 @@ def test_the_broken_record_is_named(intact: bytes, change: Callable[[Any], None]
         load_bytes(_with_pair(intact, 4, change))
 
 
-def test_a_demonstration_that_was_never_closed_is_told(tmp_path: Path) -> None:
+def test_a_demonstration_that_was_never_closed_is_reported(tmp_path: Path) -> None:
     spec = SPECS["3 channels"]
     writer = DemonstrationWriter(tmp_path / "ours.demo", "Behavior", spec)
     for one in records(spec, lengths=(50,)):
@@ -781,7 +781,7 @@ def test_a_demonstration_that_was_never_closed_is_told(tmp_path: Path) -> None:
     assert len(load(tmp_path)) == 50
 
 
-def test_wrong_arguments_are_told(tmp_path: Path) -> None:
+def test_wrong_arguments_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DemonstrationError, match=r"cannot read the demonstration .*nothing\.demo"):
         load(tmp_path / "nothing.demo")
     with pytest.raises(DemonstrationError, match=r"holds no \.demo file"):

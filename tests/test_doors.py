@@ -41,15 +41,15 @@ def offenders(package: str, *forbidden: str) -> list[str]:
     ]
 
 
-def test_unity_gym_knows_no_learning() -> None:
+def test_unity_gym_does_not_import_learning_libraries() -> None:
     assert not offenders("unity_gym", "torch", "stable_baselines3", "sb3_contrib", "sb3_ext", "onnx", "onnxruntime")
 
 
-def test_sb3_ext_knows_no_bytes_of_the_wire() -> None:
+def test_sb3_ext_does_not_import_wire_libraries() -> None:
     assert not offenders("sb3_ext", "grpc", "google", "google.protobuf", "unity_gym.wire", "unity_gym.connection")
 
 
-def test_nobody_outside_imports_the_embedded_player() -> None:
+def test_no_other_package_imports_the_embedded_player() -> None:
     outside = [
         offender
         for package in ("unity_gym", "sb3_ext")
@@ -66,7 +66,7 @@ def test_nobody_outside_imports_the_embedded_player() -> None:
         ("unity_gym.envs", ("torch", "stable_baselines3", "unity_gym.scenes")),
     ],
 )
-def test_importing_every_module_brings_nothing_forbidden_along(package: str, forbidden: tuple[str, ...]) -> None:
+def test_importing_every_module_imports_no_forbidden_library(package: str, forbidden: tuple[str, ...]) -> None:
     script = f"""
 import importlib, pkgutil, sys
 package = importlib.import_module({package!r})
@@ -95,6 +95,6 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError with the circle
 
 
-def test_no_package_of_ours_is_named_for_having_no_job() -> None:
+def test_no_package_has_a_generic_name() -> None:
     names = {"utils", "helpers", "common", "misc", "manager"}
     assert not [path for package in ("unity_gym", "sb3_ext") for path in sources(package) if path.stem in names]

@@ -74,7 +74,7 @@ def assert_closed(env: UnityEnvironment, why: str) -> None:
         ("version-2", 20, ProtocolError, r"version 2\.0\.0.*package 4\.0\.0.*speaks 1\.5\.0.*rogue player: version-2"),
     ],
 )
-def test_a_launch_that_fails_says_why(
+def test_a_failed_launch_reports_the_cause(
     tmp_path: Path, fault: str, timeout: float, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match="(?s)" + message) as raised:
@@ -90,7 +90,7 @@ def test_a_launch_that_fails_says_why(
         ("no-agents", r"announces \['Rogue\?team=0'\].*needs an active agent"),
     ],
 )
-def test_a_scene_without_agents_is_an_error_of_the_reset(tmp_path: Path, fault: str, message: str) -> None:
+def test_reset_raises_for_a_scene_without_agents(tmp_path: Path, fault: str, message: str) -> None:
     with rogue(tmp_path, fault) as env:
         env._timeout = 1  # only now: the launch may take its time
         with pytest.raises(PlayerTimeoutError, match="(?s)" + message) as raised:
@@ -116,7 +116,7 @@ def test_a_scene_without_agents_is_an_error_of_the_reset(tmp_path: Path, fault: 
         ("truncated", ProtocolError, "no complete ML-Agents message.*rogue player: truncated"),
     ],
 )
-def test_a_step_that_fails_says_why_and_closes(
+def test_a_failed_step_reports_the_cause_and_closes_the_environment(
     tmp_path: Path, fault: str, error: type[Exception], message: str
 ) -> None:
     with rogue(tmp_path, fault) as env:
@@ -129,7 +129,7 @@ def test_a_step_that_fails_says_why_and_closes(
 
 
 @POSIX
-def test_a_player_that_dies_before_the_reset_is_an_error_of_the_reset(tmp_path: Path) -> None:
+def test_reset_raises_for_a_player_that_died_before_it(tmp_path: Path) -> None:
     with rogue(tmp_path, "die-in-handshake") as env:
         assert env._player is not None
         while psutil.pid_exists(env._player.pid):
@@ -140,7 +140,7 @@ def test_a_player_that_dies_before_the_reset_is_an_error_of_the_reset(tmp_path: 
 
 
 @POSIX
-def test_a_player_that_is_killed_between_steps_is_an_error_of_the_next(tmp_path: Path) -> None:
+def test_a_step_raises_for_a_player_that_was_killed_since_the_last_one(tmp_path: Path) -> None:
     with rogue(tmp_path) as env:
         env.reset()
         assert env._player is not None
@@ -151,7 +151,7 @@ def test_a_player_that_is_killed_between_steps_is_an_error_of_the_next(tmp_path:
 
 
 @POSIX
-def test_a_port_that_is_taken_is_an_error_with_the_port(tmp_path: Path) -> None:
+def test_a_taken_port_raises_with_the_port(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -161,7 +161,7 @@ def test_a_port_that_is_taken_is_an_error_with_the_port(tmp_path: Path) -> None:
 
 
 @POSIX
-def test_a_file_that_cannot_be_launched_is_an_error_with_its_path(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_launched_raises_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(PlayerError, match=r"missing\.x86_64"):
         UnityEnvironment(tmp_path / "missing")
     path = Path(launcher(tmp_path))
@@ -195,7 +195,7 @@ def test_close_can_be_called_twice(tmp_path: Path) -> None:
 
 
 @POSIX
-def test_an_environment_that_nobody_holds_ends_its_player(tmp_path: Path) -> None:
+def test_an_unreferenced_environment_ends_its_player(tmp_path: Path) -> None:
     env = rogue(tmp_path)
     env.reset()
     del env
@@ -210,15 +210,13 @@ def test_an_environment_that_nobody_holds_ends_its_player(tmp_path: Path) -> Non
         ({"num_areas": 0}, UnityGymError, "num_areas is at least 1; got 0"),
     ],
 )
-def test_an_option_that_is_none_is_refused_at_once(
-    options: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_an_invalid_option_raises_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         UnityEnvironment(**options)
 
 
 @POSIX
-def test_calls_in_the_wrong_order_and_unknown_names_leave_it_usable(tmp_path: Path) -> None:
+def test_calls_in_the_wrong_order_and_unknown_names_leave_the_environment_usable(tmp_path: Path) -> None:
     with rogue(tmp_path) as env:
         assert env.behavior_specs == {}
         for call in (env.step, lambda: env.get_steps(BEHAVIOR), lambda: env.set_actions(BEHAVIOR, ActionTuple())):
@@ -245,7 +243,9 @@ def test_calls_in_the_wrong_order_and_unknown_names_leave_it_usable(tmp_path: Pa
         (np.zeros((1, 1)), "an ActionTuple, not ndarray"),
     ],
 )
-def test_actions_that_do_not_fit_are_refused_and_leave_it_usable(tmp_path: Path, action: Any, message: str) -> None:
+def test_actions_that_do_not_fit_raise_and_leave_the_environment_usable(
+    tmp_path: Path, action: Any, message: str
+) -> None:
     with rogue(tmp_path) as env:
         env.reset()
         with pytest.raises(ActionError, match=message):
@@ -265,13 +265,13 @@ def test_actions_that_do_not_fit_are_refused_and_leave_it_usable(tmp_path: Path,
         (None, [0], r"integer array.*shape \(1,\)"),
     ],
 )
-def test_arrays_that_are_no_actions_are_refused(continuous: Any, discrete: Any, message: str) -> None:
+def test_arrays_that_are_no_actions_raise(continuous: Any, discrete: Any, message: str) -> None:
     with pytest.raises(ActionError, match=message):
         ActionTuple(continuous, discrete)
 
 
 @pytest.mark.parametrize("choice", [-1, 3])
-def test_choices_outside_their_branch_are_refused(choice: int) -> None:
+def test_discrete_actions_outside_their_branch_raise(choice: int) -> None:
     with pytest.raises(ActionError, match=r"outside its branches \(3,\)"):
         ActionSpec(0, (3,)).validate(ActionTuple(discrete=np.array([[0], [choice]])), 2, "Ball")
 
@@ -362,7 +362,7 @@ def test_a_script_written_for_mlagents_envs_runs(editor: Editor) -> None:
     assert editor.received[-1].header.status == 400
 
 
-def test_a_behavior_that_appears_later_is_there_from_then_on(editor: Editor) -> None:
+def test_a_behavior_that_appears_later_is_available_from_then_on(editor: Editor) -> None:
     with editor.connect() as env:
         env.reset()
         specs = env.behavior_specs
@@ -380,7 +380,7 @@ def test_a_behavior_that_appears_later_is_there_from_then_on(editor: Editor) -> 
     assert not editor.received[5].unity_input.rl_input.agent_actions, "nobody waited for an action"
 
 
-def test_agents_that_got_no_action_do_what_zeros_mean(editor: Editor) -> None:
+def test_agents_without_an_action_take_the_zero_action(editor: Editor) -> None:
     with editor.connect() as env:
         env.reset()
         env.step()
@@ -411,7 +411,7 @@ def test_an_action_for_one_agent_changes_neither_the_others_nor_the_callers_arra
     assert (discrete == 1).all()
 
 
-def test_an_action_for_an_agent_that_asks_for_none_is_refused(editor: Editor) -> None:
+def test_an_action_for_an_agent_that_requests_none_raises(editor: Editor) -> None:
     with editor.connect() as env:
         env.reset()
         with pytest.raises(ActionError, match=rf"agent 9 .*{MINE[:4]}.*\[3, 5, 4\]"):
@@ -438,7 +438,7 @@ def test_players_without_hybrid_actions_get_the_deprecated_field() -> None:
     assert np.frombuffer(agent.vector_actions_deprecated, "<f4").tolist() == [2, 1]
 
 
-def test_side_channels_ride_along_both_ways() -> None:
+def test_side_channel_messages_are_exchanged_with_each_step() -> None:
     echo, properties = RawBytesChannel(uuid.uuid4()), FloatPropertiesChannel()
     scene = Scene()
 
@@ -461,7 +461,7 @@ def test_side_channels_ride_along_both_ways() -> None:
         assert properties.get_property("speed") == 2.0
 
 
-def test_agents_of_a_behavior_that_was_never_announced_are_an_error() -> None:
+def test_agents_of_a_behavior_that_was_never_announced_raise() -> None:
     def answer(_: Any) -> Any:
         output = UnityMessage().unity_output
         output.rl_output.agent_infos[THEIRS].value.add(id=1)
@@ -471,7 +471,7 @@ def test_agents_of_a_behavior_that_was_never_announced_are_an_error() -> None:
         env.reset()
 
 
-def test_images_are_given_in_the_wanted_dtype_and_layout() -> None:
+def test_images_have_the_requested_dtype_and_layout() -> None:
     image = np.random.default_rng(0).integers(0, 256, (3, 4, 5))
 
     def answer(_: Any) -> Any:
@@ -502,7 +502,7 @@ def _ctrl_c_interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_ctrl_c_interrupts")
-def test_ctrl_c_in_a_step_leaves_an_environment_that_reset_revives() -> None:
+def test_after_ctrl_c_in_a_step_reset_launches_the_environment_again() -> None:
     scene, go_on = Scene(), threading.Event()
 
     def answer(command: Any) -> Any:
@@ -607,7 +607,7 @@ envs.close()
         ("subproc", "open", 0, ""),
     ],
 )
-def test_environments_in_forked_processes_work_or_say_so_at_once(
+def test_environments_in_forked_processes_work_or_raise_at_once(
     tmp_path: Path, kind: str, before: str, code: int, message: str
 ) -> None:
     script = tmp_path / "script.py"  # a file, which forkserver and spawn can import
@@ -623,7 +623,7 @@ def test_environments_in_forked_processes_work_or_say_so_at_once(
 
 
 @POSIX
-def test_a_new_seed_launches_a_build_again_that_does_not_know_our_channel(tmp_path: Path) -> None:
+def test_a_new_seed_launches_a_build_without_the_seed_channel_again(tmp_path: Path) -> None:
     with rogue(tmp_path, seed=3) as env:
         env.reset(seed=3)
         assert env._player is not None
@@ -640,7 +640,7 @@ def test_a_new_seed_launches_a_build_again_that_does_not_know_our_channel(tmp_pa
 
 
 @pytest.mark.parametrize("seed", [-1, -(2**40), 1.5, "3", True])
-def test_seeds_that_are_none_are_refused_and_leave_the_scene_alone(editor: Editor, seed: Any) -> None:
+def test_invalid_seeds_raise_and_leave_the_scene_unchanged(editor: Editor, seed: Any) -> None:
     with pytest.raises(InvalidValueError, match="seed must be an integer of at least 0, got"):
         UnityEnvironment("no player is looked for", seed=seed)
     with editor.connect() as env:
@@ -653,7 +653,7 @@ def test_seeds_that_are_none_are_refused_and_leave_the_scene_alone(editor: Edito
         assert env.get_steps(MINE)[0].obs[0][0].tolist() == [1, 3]
 
 
-def test_large_seeds_are_told_apart() -> None:
+def test_large_seeds_are_distinguished() -> None:
     assert [wire_seed(seed) for seed in (0, 3, 2**31 - 1)] == [0, 3, 2**31 - 1]
     large = [wire_seed(seed) for seed in (2**31, 2**31 + 3, 2**40 + 3, 2**64 + 3)]
     assert len({3, *large}) == 5

@@ -295,7 +295,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the player is a
 
 
 @pytest.mark.parametrize(("fault", "door"), [case for case in CASES if case in QUICK])
-def test_a_fault_is_reported_in_time_and_leaves_nothing(
+def test_a_fault_is_reported_in_time_and_leaves_no_process_or_file(
     fault: str, door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "logs").mkdir()

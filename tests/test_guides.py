@@ -32,23 +32,23 @@ def run(folder: Path, *command: str) -> str:
     return result.stdout
 
 
-def test_the_scene_has_no_more_than_60_lines(folder: Path) -> None:
+def test_the_custom_scene_has_no_more_than_60_lines(folder: Path) -> None:
     assert len((folder / "reach.py").read_text().splitlines()) <= 60
 
 
-def test_a_scene_of_ones_own_is_registered_and_stepped(folder: Path) -> None:
+def test_a_custom_scene_is_registered_and_stepped(folder: Path) -> None:
     check = "assert image.shape == (400, 400, 3); assert observations.shape == (16, 2)"
     (folder / "use.py").write_text((folder / "use.py").read_text() + check)
     run(folder, sys.executable, "use.py")
 
 
-def test_ppo_learns_it(folder: Path) -> None:
+def test_ppo_learns_the_custom_scene(folder: Path) -> None:
     output = run(folder, sys.executable, "train.py")
     before, after = map(float, re.findall(r"-?\d\.\d\d", output.splitlines()[-1]))
     assert after > 4 > before + 1  # goals are 5.2 m away on average
 
 
-def test_unity_learn_trains_it(folder: Path) -> None:
+def test_unity_learn_trains_the_custom_scene(folder: Path) -> None:
     learn = str(Path(sys.executable).with_name("unity-learn"))
     output = run(folder, learn, "reach.yaml", "--env", "embedded:reach:Reach", "--run-id", "reach")
     assert "Reach" in output
@@ -56,7 +56,7 @@ def test_unity_learn_trains_it(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not PEER, reason="UNITY_GYM_PEER_PYTHON names no Python that has mlagents")
-def test_unitys_own_trainer_trains_it(folder: Path) -> None:
+def test_unitys_own_trainer_trains_the_custom_scene(folder: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -76,7 +76,7 @@ def test_unitys_own_trainer_trains_it(folder: Path) -> None:
         ("Missing", "MODULE:CLASS"),
     ],
 )
-def test_a_scene_that_is_not_there_is_reported(folder: Path, name: str, message: str) -> None:
+def test_a_missing_scene_is_reported(folder: Path, name: str, message: str) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "unity_gym.scenes", name], cwd=folder, capture_output=True, text=True, check=False
     )

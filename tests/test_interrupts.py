@@ -215,7 +215,7 @@ def recover(env: LowLevel) -> str:
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is a shell script")
 @pytest.mark.parametrize("kind", [LowLevel, Pool, Single])
 @pytest.mark.parametrize("method", ["step", "reset"])
-def test_an_interrupt_at_any_line_of_ours_leaves_an_environment_that_works(
+def test_an_interrupt_at_any_line_of_unity_gym_leaves_an_environment_that_works(
     tmp_path: Path, kind: type[LowLevel], method: str
 ) -> None:
     env = kind(tmp_path)

@@ -38,7 +38,7 @@ def assert_equal(one: Demonstration, other: Demonstration) -> None:
 
 
 @pytest.mark.parametrize(("env_id", "areas"), [("Unity-3DBall-v0", 4), ("Unity-GridWorld-v0", 2)])
-def test_agents_of_a_vector_environment_are_recorded_and_come_back_from_minari(
+def test_agents_of_a_vector_environment_are_recorded_and_read_back_from_minari(
     tmp_path: Path, env_id: str, areas: int
 ) -> None:
     envs = gym.make_vec(env_id, num_envs=areas, autoreset_mode="SameStep")
@@ -97,7 +97,7 @@ def test_rows_of_a_unity_vec_env_are_recorded(tmp_path: Path) -> None:
     assert sum(starts.sum() for starts in model.starts) >= 4
 
 
-def test_what_cannot_be_recorded_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_environments_that_cannot_be_recorded_raise_with_the_remedy(tmp_path: Path) -> None:
     envs = gym.make_vec("Unity-Basic-v0", num_envs=2)
     with pytest.raises(DemonstrationError, match='autoreset_mode="SameStep"'):
         record(envs, lambda _: np.zeros(2), tmp_path / "x.demo")
@@ -109,7 +109,7 @@ def test_what_cannot_be_recorded_is_refused_with_the_remedy(tmp_path: Path) -> N
     assert not list(tmp_path.glob("x.demo*"))
 
 
-def test_a_dataset_of_other_spaces_is_an_error_that_shows_them() -> None:
+def test_a_dataset_of_other_spaces_raises_and_shows_them() -> None:
     episode = minari.data_collector.EpisodeBuffer(
         id=0,
         observations=np.zeros((3, 2), np.float32),
@@ -129,7 +129,7 @@ def test_a_dataset_of_other_spaces_is_an_error_that_shows_them() -> None:
         from_minari(dataset)
 
 
-def test_without_minari_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_minari_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(UnityGymError, match=r"unity-gym\[minari\]"):
         from_minari("any-v0")

@@ -49,7 +49,7 @@ def test_a_sweep_on_windows_ends_no_process_to_see_whether_it_runs(monkeypatch: 
     assert sweep._is_running(1)
 
 
-def test_configurations_have_names() -> None:
+def test_configurations_are_found_by_name() -> None:
     pytest.importorskip("torch")
     from sb3_ext.settings.document import SettingsError
     from sb3_ext.settings.shipped import configuration_file, configuration_names
@@ -61,7 +61,7 @@ def test_configurations_have_names() -> None:
         configuration_file("ppo/3dball")
 
 
-def test_unity_learn_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unity_learn_lists_the_configurations(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     from sb3_ext.learn import main
 

@@ -103,24 +103,24 @@ def test_the_executable_of_a_macos_bundle_is_found(tmp_path: Path) -> None:
     assert player.log_tail() == str(executable)
 
 
-def test_an_unknown_path_is_an_error_that_tells_what_was_tried(tmp_path: Path) -> None:
+def test_an_unknown_path_raises_and_lists_the_paths_that_were_tried(tmp_path: Path) -> None:
     with pytest.raises(PlayerError, match=r"no player .*/Game' \(tried: .*/Game.*Give the path of a Unity build"):
         Player(str(tmp_path / "Game"), 5005)
 
 
-def test_a_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_build_raises(tmp_path: Path) -> None:
     with pytest.raises(PlayerError, match=r"is a folder.*Give the path of the executable"):
         Player(str(tmp_path), 5005)
 
 
-def test_a_file_that_may_not_be_executed_is_an_error_with_the_remedy(tmp_path: Path) -> None:
+def test_a_file_without_execute_permission_raises_with_the_remedy(tmp_path: Path) -> None:
     build = tmp_path / "Game.x86_64"
     build.write_text("")
     with pytest.raises(PlayerError, match=rf"not executable.*chmod \+x {build}"):
         Player(str(build), 5005)
 
 
-def test_a_file_that_is_no_program_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_no_program_raises(tmp_path: Path) -> None:
     build = tmp_path / "Game"
     build.write_bytes(b"\x7fELF but not really")
     build.chmod(0o755)
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_program_is_an_error(tmp_path: Path) -> None:
         Player(str(build), 5005)
 
 
-def test_an_unwritable_log_folder_is_an_error(script: Callable[[str], str], tmp_path: Path) -> None:
+def test_an_unwritable_log_folder_raises(script: Callable[[str], str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PlayerError, match=r"log.*/file.*Choose another log_folder"):
         Player(script("sleep 60"), 5005, log_folder=tmp_path / "file")
@@ -137,7 +137,9 @@ def test_an_unwritable_log_folder_is_an_error(script: Callable[[str], str], tmp_
 # Its log.
 
 
-def test_the_log_holds_what_the_player_writes_anywhere(script: Callable[[str], str], tmp_path: Path) -> None:
+def test_the_log_contains_the_output_of_the_player_from_all_streams(
+    script: Callable[[str], str], tmp_path: Path
+) -> None:
     player = Player(
         script('echo to output; echo to error >&2; echo to log >> "$2"'), 5005, log_folder=tmp_path / "new", worker_id=3
     )
@@ -160,7 +162,7 @@ def test_a_log_without_a_folder_is_removed_on_close(script: Callable[[str], str]
 # Players that go wrong.
 
 
-def test_a_player_that_ends_at_its_start_is_reported_with_code_and_log(
+def test_a_player_that_exits_at_startup_is_reported_with_exit_code_and_log(
     connection: PlayerConnection, tmp_path: Path
 ) -> None:
     player = Player(launcher(tmp_path, "exit-at-start"), connection.port)
@@ -172,7 +174,7 @@ def test_a_player_that_ends_at_its_start_is_reported_with_code_and_log(
     assert not player.log_file.exists()
 
 
-def test_a_player_that_never_dials_is_a_time_out(connection: PlayerConnection, tmp_path: Path) -> None:
+def test_a_player_that_never_connects_causes_a_timeout(connection: PlayerConnection, tmp_path: Path) -> None:
     player = Player(launcher(tmp_path, "never-dial"), connection.port)
     with pytest.raises(PlayerTimeoutError):
         connection.receive(0.3, player.check)
@@ -186,7 +188,7 @@ def test_a_player_that_is_killed_during_a_wait_is_noticed(connection: PlayerConn
         connection.receive(30, player.check)
 
 
-def test_a_player_that_hangs_up_and_dies_is_reported_with_its_signal(
+def test_a_player_that_disconnects_and_dies_is_reported_with_its_signal(
     connection: PlayerConnection, tmp_path: Path
 ) -> None:
     player = Player(launcher(tmp_path, "die-in-handshake"), connection.port)
@@ -199,7 +201,7 @@ def test_a_player_that_hangs_up_and_dies_is_reported_with_its_signal(
         connection.receive(30, player.check)
 
 
-def test_a_player_that_plays_well_quits_by_itself(connection: PlayerConnection, tmp_path: Path) -> None:
+def test_a_player_that_receives_the_quit_message_exits_by_itself(connection: PlayerConnection, tmp_path: Path) -> None:
     player = Player(launcher(tmp_path), connection.port)
     connection.receive(30, player.check)
     player.check()
@@ -209,9 +211,7 @@ def test_a_player_that_plays_well_quits_by_itself(connection: PlayerConnection, 
         player.check()
 
 
-def test_a_web_proxy_does_not_come_between(
-    connection: PlayerConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_web_proxy_is_not_used(connection: PlayerConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     player = Player(launcher(tmp_path), connection.port)
     connection.receive(30, player.check)
@@ -221,7 +221,7 @@ def test_a_web_proxy_does_not_come_between(
 # Its end.
 
 
-def test_close_ends_a_player_that_does_not_want_to_and_what_it_started(
+def test_close_kills_a_player_that_ignores_signals_and_its_child_processes(
     script: Callable[[str], str], tmp_path: Path
 ) -> None:
     player = Player(script(f"trap '' TERM\nsleep 60 &\necho $! > {tmp_path}/child\nwhile true; do sleep 1; done"), 5005)
@@ -234,14 +234,14 @@ def test_close_ends_a_player_that_does_not_want_to_and_what_it_started(
     assert has_ended(int(child.read_text()))
 
 
-def test_a_player_that_nobody_holds_is_ended(script: Callable[[str], str]) -> None:
+def test_an_unreferenced_player_is_ended(script: Callable[[str], str]) -> None:
     player = Player(script("exec sleep 60"), 5005)
     pid = player.pid
     del player
     assert has_ended(pid)
 
 
-def test_a_player_lives_on_after_the_thread_that_launched_it(script: Callable[[str], str]) -> None:
+def test_a_player_survives_the_thread_that_launched_it(script: Callable[[str], str]) -> None:
     players = []
     path = script("exec sleep 60")
     thread = threading.Thread(target=lambda: players.append(Player(path, 5005)))
@@ -295,7 +295,7 @@ def user_script(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Pop
         ("player.close(0); connection.close()", 0),
     ],
 )
-def test_the_end_of_a_script_ends_its_player_though_a_call_is_open(
+def test_the_end_of_a_script_ends_its_player_during_an_open_call(
     user_script: Callable[[str], tuple[subprocess.Popen[str], int]], ending: str, code: int
 ) -> None:
     process, player = user_script(ending)
@@ -306,7 +306,7 @@ def test_the_end_of_a_script_ends_its_player_though_a_call_is_open(
 
 
 @pytest.mark.parametrize("forked", ["", "if os.fork() == 0: time.sleep(60)"], ids=["alone", "with a forked child"])
-def test_a_script_that_is_killed_takes_its_player_along(
+def test_the_player_of_a_killed_script_ends(
     user_script: Callable[[str], tuple[subprocess.Popen[str], int]], forked: str
 ) -> None:
     process, player = user_script(f"{forked}\nprint('ready', flush=True)\ntime.sleep(60)")
@@ -317,7 +317,7 @@ def test_a_script_that_is_killed_takes_its_player_along(
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.3])
-def test_a_script_that_is_killed_while_it_launches_leaves_neither_player_nor_log(
+def test_a_script_that_is_killed_during_a_launch_leaves_neither_player_nor_log(
     script: Callable[[str], str], tmp_path: Path, delay: float
 ) -> None:
     marker = str(uuid.uuid4().int % 10**8 + 10**6)  # seconds to sleep, by which the player is found
@@ -362,7 +362,7 @@ def test_a_script_that_is_ended_by_a_signal_leaves_no_log(
     assert not log.exists()
 
 
-def test_the_end_of_the_watchdog_is_the_end_of_the_player(script: Callable[[str], str]) -> None:
+def test_a_player_ends_when_its_watchdog_is_killed(script: Callable[[str], str]) -> None:
     before = set(psutil.Process().children())
     player = Player(script("exec sleep 60"), 5005)
     (watchdog,) = set(psutil.Process().children()) - before
@@ -374,7 +374,7 @@ def test_the_end_of_the_watchdog_is_the_end_of_the_player(script: Callable[[str]
     assert has_ended(player.pid)
 
 
-def test_ctrl_c_in_the_terminal_interrupts_a_wait_and_spares_the_player(
+def test_ctrl_c_in_the_terminal_interrupts_a_wait_but_not_the_player(
     user_script: Callable[[str], tuple[subprocess.Popen[str], int]],
 ) -> None:
     process, player = user_script(

@@ -44,13 +44,13 @@ def test_a_build_with_cameras_is_launched_again_with_graphics(tmp_path: Path) ->
     env.close()
 
 
-def test_a_blank_camera_is_an_error(tmp_path: Path) -> None:
+def test_a_blank_camera_raises(tmp_path: Path) -> None:
     with pytest.raises(UnityGymError, match=r"Watcher.*camera.*no_graphics"):
         gym.make("Unity-v0", file_name=changing_agents_player.launcher(tmp_path, "Camera"), no_graphics=True)
 
 
 @pytest.mark.skipif(shutil.which("Xvfb") is None, reason="the program Xvfb is not installed")
-def test_a_virtual_screen_is_there_for_the_player_and_goes_with_it(tmp_path: Path) -> None:
+def test_a_virtual_screen_starts_and_ends_with_its_player(tmp_path: Path) -> None:
     env = gym.make("Unity-v0", file_name=changing_agents_player.launcher(tmp_path, "Camera"), display="xvfb")
     observation, _ = env.reset()
     screens = [child for child in psutil.Process().children(recursive=True) if child.name() == "Xvfb"]
@@ -60,7 +60,7 @@ def test_a_virtual_screen_is_there_for_the_player_and_goes_with_it(tmp_path: Pat
     assert not screens[0].is_running()
 
 
-def test_a_missing_xvfb_is_an_error_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_xvfb_raises_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(PlayerError, match="install xvfb"):
         gym.make("Unity-v0", file_name=changing_agents_player.launcher(tmp_path, "Camera"), display="xvfb")
@@ -68,7 +68,7 @@ def test_a_missing_xvfb_is_an_error_with_the_remedy(tmp_path: Path, monkeypatch:
         gym.make("Unity-v0", file_name=changing_agents_player.launcher(tmp_path, "Camera"), display="wayland")
 
 
-def test_statistics_reach_the_infos_of_every_environment(tmp_path: Path) -> None:
+def test_statistics_are_in_the_infos_of_every_environment(tmp_path: Path) -> None:
     file_name = changing_agents_player.launcher(tmp_path)
     vec_env = UnityVecEnv(file_name=file_name, behavior="Striker?team=1")
     vec_env.reset()
@@ -98,7 +98,7 @@ def test_statistics_reach_the_infos_of_every_environment(tmp_path: Path) -> None
     game.close()
 
 
-def test_a_statistics_channel_of_the_users_own_gets_them_all(tmp_path: Path) -> None:
+def test_a_statistics_channel_of_the_user_receives_all_statistics(tmp_path: Path) -> None:
     channel = StatsSideChannel()
     env = UnityEnvironment(changing_agents_player.launcher(tmp_path), side_channels=[channel])
     env.reset()
@@ -110,7 +110,7 @@ def test_a_statistics_channel_of_the_users_own_gets_them_all(tmp_path: Path) -> 
     env.close()
 
 
-def test_a_behavior_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+def test_reset_waits_for_a_behavior_that_appears_late(tmp_path: Path) -> None:
     options = {"file_name": stress_player.launcher(tmp_path), "no_graphics": False, "log_folder": tmp_path, "seed": 1}
     game = unity_gym.parallel_env(behavior="Late", **options)
     assert game.possible_agents[0] == "late_0"
@@ -166,7 +166,7 @@ def test_players_that_have_answered_are_stepped_while_others_are_slow(tmp_path: 
     pool.close()
 
 
-def test_players_are_not_sent_to_twice_nor_read_before(tmp_path: Path) -> None:
+def test_sending_twice_or_receiving_before_sending_raises(tmp_path: Path) -> None:
     pool = rogues(tmp_path)
     with pytest.raises(NotReadyError, match="send"):
         pool.receive()
@@ -180,7 +180,7 @@ def test_players_are_not_sent_to_twice_nor_read_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["die-in-step", "hang-in-step", "quit-in-step"])
-def test_a_player_that_died_or_hangs_is_launched_again_while_others_go_on(tmp_path: Path, fault: str) -> None:
+def test_a_player_that_died_or_hangs_is_launched_again_while_others_continue(tmp_path: Path, fault: str) -> None:
     pool = rogues(tmp_path, fault, 3, once=True, environment_parameters={"gravity": 2.5}, log_folder=tmp_path)
     pool.set_environment_parameters({"gravity": 3.5})
     for player in pool.players:
@@ -240,7 +240,7 @@ def test_a_player_keeps_its_port(tmp_path: Path) -> None:
     pool.close()
 
 
-def test_a_refused_action_changes_nothing(tmp_path: Path) -> None:
+def test_a_rejected_action_changes_nothing(tmp_path: Path) -> None:
     pool = rogues(tmp_path)
     wrong = {BEHAVIOR: ActionTuple(np.array([[0.0], [np.nan]]))}
     for call in (pool.send, pool.step, pool.step_once):
@@ -257,7 +257,7 @@ def test_a_refused_action_changes_nothing(tmp_path: Path) -> None:
 # --- Waiting for all agents -------------------------------------------------------------------------------------------
 
 
-def test_agents_that_decide_at_different_times_are_reported_once(tmp_path: Path) -> None:
+def test_agents_that_request_decisions_at_different_times_are_reported_once(tmp_path: Path) -> None:
     pool = PlayerPool(
         PlayerOptions(file_name=all_sensors_player.launcher(tmp_path), no_graphics=False, timeout_wait=20)
     )
@@ -289,7 +289,7 @@ def test_an_agent_that_requests_nothing_for_long_is_reported(tmp_path: Path) -> 
         ("end-for-ever", "which have all ended, request no decision"),
     ],
 )
-def test_a_step_ends_in_time_where_the_player_answers_for_ever(tmp_path: Path, fault: str, message: str) -> None:
+def test_a_step_times_out_although_the_player_keeps_answering(tmp_path: Path, fault: str, message: str) -> None:
     pool = rogues(tmp_path, fault, 1, timeout_wait=3)
     started = time.monotonic()
     with pytest.raises(PlayerTimeoutError, match=message), pytest.warns(UserWarning, match="exchanges"):
@@ -303,7 +303,7 @@ def test_a_step_ends_in_time_where_the_player_answers_for_ever(tmp_path: Path, f
 
 
 @pytest.mark.parametrize("scene", ["WallJump", "DungeonEscape"])
-def test_scenes_of_one_rhythm_are_not_reported(scene: str) -> None:
+def test_scenes_whose_agents_act_together_are_not_reported(scene: str) -> None:
     pool = PlayerPool(PlayerOptions(file_name=f"embedded:{scene}", num_areas=4, seed=1, timeout_wait=250))
     pool.reset()
     rng = np.random.default_rng(0)
@@ -315,7 +315,7 @@ def test_scenes_of_one_rhythm_are_not_reported(scene: str) -> None:
     pool.close()
 
 
-def test_a_refused_action_is_followed_by_the_next_one_and_numbers_outside_are_clipped(tmp_path: Path) -> None:
+def test_after_a_rejected_action_the_next_one_is_taken_and_continuous_actions_are_clipped(tmp_path: Path) -> None:
     del tmp_path
     name = "Both?team=0"
 

@@ -19,7 +19,7 @@ from stand_ins import changing_agents_player
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_generated_pages_are_those_of_the_code() -> None:
+def test_the_generated_pages_agree_with_the_code() -> None:
     for name, text in runpy.run_path(str(ROOT / "scripts" / "reference.py"))["pages"]().items():
         stored = (ROOT / "docs" / "reference" / name).read_text()
         assert stored == text, f"docs/reference/{name} differs from the code: run python scripts/reference.py"
@@ -42,7 +42,7 @@ def keys(infos: Iterable[Mapping[str, Any]]) -> set[str]:
     return {key for info in infos for key in info if not key.startswith("_")}
 
 
-def test_the_page_of_info_keys_has_those_of_the_environments(tmp_path: Path) -> None:
+def test_the_page_of_info_keys_lists_those_of_the_environments(tmp_path: Path) -> None:
     file_name = changing_agents_player.launcher(tmp_path)
     steps = range(12)  # an episode has 8
 

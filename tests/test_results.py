@@ -31,7 +31,7 @@ def cells(row: str) -> list[str]:
     return [cell.strip() for cell in row.strip("|").split("|")]
 
 
-def test_a_run_becomes_a_line_a_curve_and_a_row(tmp_path: Path) -> None:
+def test_a_run_is_written_as_a_line_a_curve_and_a_row(tmp_path: Path) -> None:
     script = [sys.executable, str(BENCHMARKS / "learning.py"), "ppo/Basic", "--steps", "2000", "--seeds", "3"]
     page = tmp_path / "page.md"
     subprocess.run([*script, "--folder", str(tmp_path), "--page", str(page)], check=True, timeout=200)
@@ -76,7 +76,7 @@ def test_a_row_names_unitys_trainer_and_the_source_of_figures() -> None:
     assert row[2] == "0.90"
 
 
-def test_unfinished_runs_are_made_again_and_short_ones_with_more_seeds() -> None:
+def test_unfinished_runs_are_repeated_and_short_ones_get_more_seeds() -> None:
     configs = ["ppo/Basic", "ppo/GridWorld", "ppo/Hallway"]
     runs = [run(seconds=60), run(seed=1), run("ppo/GridWorld", seconds=2000, end="max_steps")]
     runs.append(run("ppo/Hallway", end="time limit", minutes=30))
@@ -109,14 +109,14 @@ def test_a_run_ends_when_every_behavior_has_the_documented_reward() -> None:
     assert not learning.has_reached("poca/SoccerTwos", {"SoccerTwos": good})  # Unity documents no reward
 
 
-def test_a_trainer_that_ends_early_has_not_made_its_steps() -> None:
+def test_a_trainer_that_ends_early_counts_as_unfinished() -> None:
     curve = [learning.Told(steps, 0.1, 1.0, "Basic") for steps in (2_000, 498_500)]
     assert learning.has_all_steps("ppo/Basic", {"Basic": curve})
     assert not learning.has_all_steps("ppo/Basic", {"Basic": curve[:1]})
     assert not learning.has_all_steps("ppo/Basic", {})
 
 
-def test_the_page_is_that_of_the_recorded_runs() -> None:
+def test_the_page_agrees_with_the_recorded_runs() -> None:
     recorded = results.read_runs(BENCHMARKS / "learning")
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert page == "\n".join(results.results_page(recorded)) + "\n"

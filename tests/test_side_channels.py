@@ -104,7 +104,7 @@ def test_engine_configuration(options: dict[str, float], payloads: list[bytes]) 
 
 
 @pytest.mark.parametrize("half", [{"width": 80}, {"height": 60}])
-def test_half_a_resolution_is_refused(half: dict[str, int]) -> None:
+def test_a_resolution_of_one_number_raises(half: dict[str, int]) -> None:
     with pytest.raises(UnityGymError, match="width and height go together"):
         EngineConfigurationChannel().set_configuration_parameters(**half)  # type: ignore[arg-type]
 
@@ -143,7 +143,7 @@ def test_float_properties_go_both_ways() -> None:
     assert sent_by(channels) == b"", "what the player set is not echoed"
 
 
-def test_statistics_are_collected_until_they_are_asked_for() -> None:
+def test_statistics_are_collected_until_they_are_read() -> None:
     channel = StatsSideChannel()
     channels = SideChannels([channel])
     for value, aggregation in enumerate(range(4)):
@@ -159,7 +159,7 @@ def test_statistics_are_collected_until_they_are_asked_for() -> None:
     assert channel.get_and_reset_stats() == {}
 
 
-def test_an_unknown_aggregation_is_an_error_with_the_statistic() -> None:
+def test_an_unknown_aggregation_raises_with_the_statistic() -> None:
     with pytest.raises(ProtocolError, match=r"StatsSideChannel.*'height'.*aggregation 4"):
         SideChannels([StatsSideChannel()]).dispatch(frame(STATS, text("height") + numbers("fi", 1, 4)))
 
@@ -194,7 +194,7 @@ def test_a_new_seed_is_acknowledged_with_the_same_seed() -> None:
     assert channel.acknowledged is None
 
 
-def test_a_channel_of_the_users_own_speaks_all_kinds_of_values() -> None:
+def test_a_custom_channel_sends_and_receives_all_types_of_values() -> None:
     channel = Chat()
     channels = SideChannels([channel])
     channel.say("hello")
@@ -204,7 +204,7 @@ def test_a_channel_of_the_users_own_speaks_all_kinds_of_values() -> None:
     assert channel.heard == [("hello", True, -7, 0.5, [1.5, -2.5])]
 
 
-def test_the_uuid_stands_on_the_wire_with_little_endian_fields() -> None:
+def test_the_uuid_is_sent_with_little_endian_fields() -> None:
     channel = RawBytesChannel(RAW)
     channel.send_raw_data(b"!")
     assert sent_by(SideChannels([channel])).hex() == "33221100554477668899aabbccddeeff" + "01000000" + "21"
@@ -235,7 +235,7 @@ def test_an_unknown_channel_is_skipped_with_one_warning() -> None:
 
 
 @pytest.mark.parametrize("missing", range(1, 6))
-def test_a_frame_that_is_too_short_is_an_error_with_the_channel(missing: int) -> None:
+def test_a_frame_that_is_too_short_raises_with_the_channel(missing: int) -> None:
     whole = frame(RAW, b"hello")
     with pytest.raises(ProtocolError, match=rf"{RAW} \(RawBytesChannel\) announces 5 bytes; {5 - missing} are there"):
         SideChannels([RawBytesChannel(RAW)]).dispatch(whole[:-missing])
@@ -243,14 +243,14 @@ def test_a_frame_that_is_too_short_is_an_error_with_the_channel(missing: int) ->
         SideChannels().dispatch(whole[:-missing])
 
 
-def test_a_header_that_is_too_short_is_an_error() -> None:
+def test_a_header_that_is_too_short_raises() -> None:
     raw = RawBytesChannel(RAW)
     with pytest.raises(ProtocolError, match="end in 19 bytes"):
         SideChannels([raw]).dispatch(frame(RAW, b"first") + bytes(19))
     assert raw.get_and_clear_received_messages() == [b"first"]
 
 
-def test_a_negative_length_is_an_error_with_the_channel() -> None:
+def test_a_negative_length_raises_with_the_channel() -> None:
     with pytest.raises(ProtocolError, match=r"RawBytesChannel.*announces -1 bytes"):
         SideChannels([RawBytesChannel(RAW)]).dispatch(RAW.bytes_le + numbers("i", -1))
 
@@ -268,7 +268,7 @@ def test_a_negative_length_is_an_error_with_the_channel() -> None:
         (ReseedingChannel, b"\x01"),
     ],
 )
-def test_a_message_that_ends_too_early_is_an_error_with_the_channel(
+def test_a_message_that_ends_too_early_raises_with_the_channel(
     channel: Callable[[], SideChannel], payload: bytes
 ) -> None:
     mine = channel()
@@ -279,13 +279,13 @@ def test_a_message_that_ends_too_early_is_an_error_with_the_channel(
 @pytest.mark.parametrize(
     "channel", [EngineConfigurationChannel, EnvironmentParametersChannel, TrainingAnalyticsChannel]
 )
-def test_channels_that_go_to_the_player_only_refuse_messages(channel: Callable[[], SideChannel]) -> None:
+def test_channels_that_only_send_reject_messages_of_the_player(channel: Callable[[], SideChannel]) -> None:
     mine = channel()
     with pytest.raises(ProtocolError, match=rf"{mine.channel_id} \({type(mine).__name__}\): .*to the player only"):
         SideChannels([mine]).dispatch(frame(mine.channel_id, b""))
 
 
-def test_two_channels_with_one_uuid_are_refused() -> None:
+def test_two_channels_with_one_uuid_raise() -> None:
     with pytest.raises(UnityGymError, match=f"{RAW}: Chat and RawBytesChannel"):
         SideChannels([Chat(), RawBytesChannel(RAW)])
     channels = SideChannels([FloatPropertiesChannel()])
@@ -293,7 +293,7 @@ def test_two_channels_with_one_uuid_are_refused() -> None:
         channels.add(FloatPropertiesChannel())
 
 
-def test_a_fresh_player_is_told_the_newest_of_what_the_old_one_was_told() -> None:
+def test_a_new_player_receives_the_latest_values_that_the_previous_one_received() -> None:
     engine, parameters, properties = (
         EngineConfigurationChannel(),
         EnvironmentParametersChannel(),
@@ -323,7 +323,7 @@ def test_a_fresh_player_is_told_the_newest_of_what_the_old_one_was_told() -> Non
     assert sent_by(channels) == b""
 
 
-def test_what_no_player_was_sent_yet_reaches_the_fresh_one_first() -> None:
+def test_unsent_messages_reach_a_new_player_first() -> None:
     raw, parameters = RawBytesChannel(RAW), EnvironmentParametersChannel()
     channels = SideChannels([raw, parameters])
     raw.send_raw_data(b"unsent")

@@ -77,7 +77,7 @@ def test_agents_get_rows_in_the_order_in_which_they_appear() -> None:
     assert table.requests_decision.all()
 
 
-def test_columns_have_the_dtypes_and_shapes_of_the_sensors() -> None:
+def test_arrays_have_the_dtypes_and_shapes_of_the_sensors() -> None:
     table = new_table(1, 2, 3)
     assert [(column.shape, column.dtype) for column in table.observations] == [
         ((3, 2), np.dtype(np.float32)),
@@ -90,7 +90,7 @@ def test_columns_have_the_dtypes_and_shapes_of_the_sensors() -> None:
         assert column.dtype == bool
 
 
-def test_arrays_stay_the_same_objects_while_no_agent_comes() -> None:
+def test_arrays_stay_the_same_objects_until_an_agent_spawns() -> None:
     table = new_table(1, 2)
     before = [*table.observations, *table.final_observations, table.reward, table.requests_decision, table.action_mask]
     for _ in range(3):
@@ -100,7 +100,7 @@ def test_arrays_stay_the_same_objects_while_no_agent_comes() -> None:
     assert all(old is new for old, new in zip(before, after, strict=True))
 
 
-def test_masks_are_turned_to_true_for_allowed_over_all_branches() -> None:
+def test_masks_are_inverted_to_true_for_allowed_over_all_branches() -> None:
     table = AgentTable(SPEC)
     tell(table, [Entry(1, forbidden=(True, False, False)), Entry(2)])
     assert table.action_mask.tolist() == [[False, True, True], [True, True, True]]
@@ -113,7 +113,7 @@ def test_an_id_keeps_its_row_over_its_episodes() -> None:
     assert tell(table, [Entry(2), Entry(1)]) == [1, 0]
 
 
-def test_an_end_and_the_next_first_decision_in_one_message_are_one_row() -> None:
+def test_an_episode_end_and_the_next_first_decision_in_one_message_share_a_row() -> None:
     table = new_table(1)
     tell(table, [Entry(1, seen=50, reward=9.0)], ended=[Entry(1, seen=40, reward=2.0, group_reward=0.5)])
     assert table.terminated.tolist() == [True]
@@ -125,7 +125,7 @@ def test_an_end_and_the_next_first_decision_in_one_message_are_one_row() -> None
     assert table.alive[0]
 
 
-def test_an_interrupted_end_is_a_truncation() -> None:
+def test_an_interrupted_episode_is_truncated() -> None:
     table = new_table(1, 2)
     tell(table, ended=[Entry(1, interrupted=True), Entry(2)])
     assert table.truncated.tolist() == [True, False]
@@ -147,7 +147,7 @@ def test_reward_on_the_first_entry_of_an_episode_is_dropped() -> None:
     assert table.reward.tolist() == [6.0]
 
 
-def test_rewards_of_several_exchanges_of_one_step_are_summed() -> None:
+def test_rewards_of_several_player_steps_of_one_step_are_summed() -> None:
     table = new_table(1, 2)
     tell(table, [Entry(1, reward=1.0, group_reward=0.1)])
     tell(table, [Entry(1, reward=2.0, group_reward=0.2), Entry(2, reward=8.0)])
@@ -156,7 +156,7 @@ def test_rewards_of_several_exchanges_of_one_step_are_summed() -> None:
     np.testing.assert_allclose(table.group_reward, [0.3, 0.0])
 
 
-def test_what_comes_after_an_end_in_the_same_step_is_not_rewarded() -> None:
+def test_rewards_after_an_episode_end_in_the_same_step_are_dropped() -> None:
     table = new_table(1)
     tell(table, [Entry(1, seen=2)], ended=[Entry(1, seen=3, reward=1.0)])
     tell(table, [Entry(1, seen=4, reward=16.0)])
@@ -164,7 +164,7 @@ def test_what_comes_after_an_end_in_the_same_step_is_not_rewarded() -> None:
     assert table.observations[0].tolist() == [[4, 4]]
 
 
-def test_only_the_first_of_two_ends_in_one_step_counts() -> None:
+def test_only_the_first_of_two_episode_ends_in_one_step_counts() -> None:
     table = new_table(1)
     tell(table, [Entry(1, seen=2)], ended=[Entry(1, seen=3, reward=1.0)])
     tell(table, [Entry(1, seen=4)], ended=[Entry(1, seen=5, reward=2.0, interrupted=True)])
@@ -175,7 +175,7 @@ def test_only_the_first_of_two_ends_in_one_step_counts() -> None:
     assert table.observations[0].tolist() == [[4, 4]]
 
 
-def test_the_end_of_an_agent_that_never_decided_is_nobodys() -> None:
+def test_the_end_of_an_agent_that_never_requested_a_decision_is_ignored() -> None:
     table = new_table(1)
     tell(table, [Entry(1)], ended=[Entry(99, reward=5.0)])
     assert len(table) == 1
@@ -187,7 +187,7 @@ def test_the_end_of_an_agent_that_never_decided_is_nobodys() -> None:
     assert table.reward.tolist() == [0.0]
 
 
-def test_the_next_step_forgets_rewards_ends_and_decisions_and_keeps_the_rest() -> None:
+def test_the_next_step_resets_rewards_dones_and_decisions_and_keeps_the_rest() -> None:
     table = new_table(1)
     tell(table, [Entry(1, seen=6)], ended=[Entry(1, reward=1.0, group_reward=1.0)])
     table.start_step()
@@ -197,7 +197,7 @@ def test_the_next_step_forgets_rewards_ends_and_decisions_and_keeps_the_rest() -
     assert table.observations[0].tolist() == [[6, 6]]
 
 
-def test_outcomes_can_be_forgotten_without_the_decisions() -> None:
+def test_outcomes_can_be_discarded_without_the_decisions() -> None:
     table = new_table(1, 2)
     tell(table, [Entry(1), Entry(2, reward=1.0)], ended=[Entry(1, reward=2.0, group_reward=3.0)])
     table.forget_outcomes()
@@ -228,14 +228,14 @@ def test_an_agent_that_returns_keeps_its_row_from_new_ones() -> None:
     assert tell(table, [Entry(3), Entry(1)], ended=[Entry(1), Entry(2)]) == [1, 0]
 
 
-def test_an_id_whose_row_was_taken_is_like_new() -> None:
+def test_an_id_whose_row_was_taken_is_treated_as_new() -> None:
     table = new_table(1)
     tell(table, ended=[Entry(1)])
     assert tell(table, [Entry(2)]) == [0]
     assert tell(table, [Entry(1)]) == [1]
 
 
-def test_a_new_id_leaves_the_rows_of_other_groups_with_living_agents_alone() -> None:
+def test_a_new_id_takes_no_row_of_another_group_with_active_agents() -> None:
     table = AgentTable(SPEC)
     tell(table, [Entry(1, group=1), Entry(2, group=1), Entry(3, group=2)])
     tell(table, ended=[Entry(1, group=1), Entry(3, group=2)])
@@ -245,14 +245,14 @@ def test_a_new_id_leaves_the_rows_of_other_groups_with_living_agents_alone() -> 
     assert table.group_id.tolist() == [1, 1, 2, 2]
 
 
-def test_a_new_group_takes_the_rows_of_a_group_that_is_gone() -> None:
+def test_a_new_group_takes_the_rows_of_an_inactive_group() -> None:
     table = new_table(1, 2, group=1)
     tell(table, ended=[Entry(1, group=1), Entry(2, group=1)])
     assert tell(table, [Entry(3, group=2), Entry(4, group=2), Entry(5, group=2)]) == [0, 1, 2]
     assert table.group_id.tolist() == [2, 2, 2]
 
 
-def test_one_id_in_two_players_is_two_agents() -> None:
+def test_the_same_id_in_two_players_means_two_agents() -> None:
     table = AgentTable(SPEC)
     assert tell(table, [Entry(1, seen=1)], player=0) == [0]
     assert tell(table, [Entry(1, seen=2)], player=1) == [1]
@@ -263,7 +263,7 @@ def test_one_id_in_two_players_is_two_agents() -> None:
     assert tell(table, [Entry(2)], player=0) == [2], "the free row is of another player"
 
 
-def test_cut_truncates_the_running_episodes_of_one_player() -> None:
+def test_truncate_episodes_affects_the_running_episodes_of_one_player() -> None:
     table = AgentTable(SPEC)
     tell(table, [Entry(1, seen=3), Entry(2, seen=4)], player=0)
     tell(table, [Entry(1, seen=5)], player=1)
@@ -290,7 +290,7 @@ def test_a_group_ends_with_its_last_members_and_not_with_the_first() -> None:
     assert not table.group_ended.any()
 
 
-def test_agents_of_one_player_and_group_are_together_and_others_alone() -> None:
+def test_agents_of_one_player_and_group_share_a_group_and_others_do_not() -> None:
     table = AgentTable(SPEC, "uint8")
     for player in (0, 1):
         tell(table, [Entry(1, group=4), Entry(2, group=4), Entry(3, group=5), Entry(4)], player=player)
@@ -304,7 +304,7 @@ def test_agents_of_one_player_and_group_are_together_and_others_alone() -> None:
     assert not table.group_ended[3]  # there is none
 
 
-def test_an_episode_that_started_within_a_step_is_nobodys_until_the_next() -> None:
+def test_an_episode_that_started_within_a_step_gets_no_reward_until_the_next() -> None:
     table = new_table(1)
     tell(table, [Entry(2)])
     tell(table, [Entry(2, reward=1.0)])
@@ -404,7 +404,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(EVENTS, st.sampled_from([0, 0, 3, 6]))
-def test_whatever_comes_the_table_holds_what_a_model_of_single_agents_holds(
+def test_for_random_messages_the_table_equals_a_reference_of_single_agents(
     events: list[str | tuple[int, list[Entry], list[Entry]]], reserved: int
 ) -> None:
     table, model = AgentTable(SPEC, "uint8", reserved), Model(reserved)

@@ -45,7 +45,7 @@ def test_one_sensor_is_a_plain_box() -> None:
         )
 
 
-def test_split_puts_all_vectors_side_by_side_and_every_other_sensor_under_its_name() -> None:
+def test_split_concatenates_all_vectors_and_names_every_other_sensor() -> None:
     layout = ObservationLayout(MIXED, "split")
     assert layout.space == gym.spaces.Dict(
         {
@@ -73,7 +73,7 @@ def test_vectors_alone_are_one_plain_box() -> None:
     assert isinstance(ObservationLayout(spec, "sensors").space, gym.spaces.Dict)
 
 
-def test_sensors_gives_one_key_a_sensor() -> None:
+def test_sensors_gives_one_key_per_sensor() -> None:
     layout = ObservationLayout(MIXED, "sensors")
     assert isinstance(layout.space, gym.spaces.Dict)
     assert {key: box.shape for key, box in layout.space.items()} == {
@@ -107,7 +107,7 @@ def test_sensors_without_a_name_of_their_own_are_numbered(names: tuple[str, ...]
         }
 
 
-def test_an_image_named_vector_does_not_mix_with_the_vectors() -> None:
+def test_an_image_named_vector_is_separate_from_the_vectors() -> None:
     space = ObservationLayout(behavior(("vector", (3, 8, 9)), ("speed", (2,)))).space
     assert isinstance(space, gym.spaces.Dict)
     assert {key: box.shape for key, box in space.items()} == {"obs_0": (3, 8, 9), "vector": (2,)}
@@ -117,7 +117,7 @@ def test_an_image_named_vector_does_not_mix_with_the_vectors() -> None:
     ("visual_dtype", "box"),
     [("uint8", gym.spaces.Box(0, 255, (3, 4, 4), np.uint8)), ("float32", gym.spaces.Box(0, 1, (3, 4, 4), np.float32))],
 )
-def test_images_have_the_wanted_dtype_and_range(visual_dtype: str, box: gym.spaces.Box) -> None:
+def test_images_have_the_requested_dtype_and_range(visual_dtype: str, box: gym.spaces.Box) -> None:
     assert ObservationLayout(behavior(("eye", (3, 4, 4))), visual_dtype=visual_dtype).space == box
 
 
@@ -136,7 +136,7 @@ def test_every_selected_observation_lies_in_the_space(spec: BehaviorSpec, observ
 
 @pytest.mark.parametrize("observations", ["split", "sensors"])
 @pytest.mark.parametrize("spec", [MIXED, behavior(("a", (2,)))])
-def test_a_selection_does_not_change_with_the_columns(spec: BehaviorSpec, observations: str) -> None:
+def test_a_selection_does_not_change_with_the_agent_arrays(spec: BehaviorSpec, observations: str) -> None:
     layout = ObservationLayout(spec, observations)
     columns = columns_of(spec, 3)
     for rows in (slice(None), 1, np.array([0, 2])):
@@ -159,7 +159,7 @@ def test_rows_of_a_selection_can_be_overwritten(spec: BehaviorSpec, observations
         np.testing.assert_array_equal(selected[key], expected[key])
 
 
-def test_an_unknown_form_is_an_error_with_the_known_ones() -> None:
+def test_an_unknown_observation_mode_raises_and_lists_the_valid_ones() -> None:
     with pytest.raises(InvalidValueError, match="'split' or 'sensors', not 'stacked'"):
         ObservationLayout(MIXED, "stacked")
 
@@ -182,7 +182,7 @@ def test_an_unknown_form_is_an_error_with_the_known_ones() -> None:
         ),
     ],
 )
-def test_actions_of_a_space_become_columns(spec: ActionSpec, space: gym.Space[Any]) -> None:
+def test_actions_of_a_space_are_converted_to_arrays(spec: ActionSpec, space: gym.Space[Any]) -> None:
     assert action_space(spec) == space
     batch = gym.vector.utils.batch_space(space, 6)
     batch.seed(0)
@@ -200,7 +200,7 @@ def test_actions_of_a_space_become_columns(spec: ActionSpec, space: gym.Space[An
         np.testing.assert_array_equal(columns.discrete, np.reshape(discrete, (6, -1)))
 
 
-def test_a_behavior_without_actions_is_an_error_with_a_remedy() -> None:
+def test_a_behavior_without_actions_raises_with_a_remedy() -> None:
     with pytest.raises(ActionError, match=r"no actions.*give its agents an actuator"):
         action_space(ActionSpec(0, ()))
 
@@ -218,8 +218,6 @@ def test_a_behavior_without_actions_is_an_error_with_a_remedy() -> None:
         (ActionSpec(1, (3,)), {"continuous": np.zeros((4, 1))}, r"a dict of .* got dict \['continuous'\]"),
     ],
 )
-def test_actions_that_do_not_fit_are_an_error_with_what_was_expected(
-    spec: ActionSpec, actions: Any, message: str
-) -> None:
+def test_actions_that_do_not_fit_raise_with_the_expected_space(spec: ActionSpec, actions: Any, message: str) -> None:
     with pytest.raises(ActionError, match=message):
         action_columns(spec, actions, 4)

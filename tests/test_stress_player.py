@@ -28,7 +28,7 @@ def played(folder: Path) -> SceneLog:
     return SceneLog(folder / "Player-0.jsonl")
 
 
-def test_a_seed_decides_the_course(log: SceneLog, tmp_path: Path) -> None:
+def test_a_seed_determines_the_course(log: SceneLog, tmp_path: Path) -> None:
     assert played(tmp_path).said == log.said
 
 
@@ -47,7 +47,7 @@ def test_agents_end_in_every_way_in_every_behavior(log: SceneLog) -> None:
     assert all(ways == {False, True} for ways in ends.values())
 
 
-def test_agents_come_late_change_their_behavior_and_return_under_new_ids(log: SceneLog) -> None:
+def test_agents_spawn_late_change_their_behavior_and_return_under_new_ids(log: SceneLog) -> None:
     agents, first = defaultdict(set), {}
     for exchange in sorted(log.said):
         for told in log.said[exchange]:
@@ -58,7 +58,7 @@ def test_agents_come_late_change_their_behavior_and_return_under_new_ids(log: Sc
     assert len(agents["Solo?team=0"]) > 2
 
 
-def test_groups_change_are_paid_and_end_together(log: SceneLog) -> None:
+def test_groups_change_receive_rewards_and_end_together(log: SceneLog) -> None:
     members = [[told for told in said if told["behavior"] == "Member?team=0"] for said in log.said.values()]
     assert len({told["group"] for said in members for told in said}) > 4
     assert any(told["group_reward"] for said in members for told in said)

@@ -69,7 +69,7 @@ def player(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 @few_scenes
 @given(seed=SEEDS)
-def test_a_player_is_told_exchange_by_exchange(player: tuple[UnityEnvironment, SceneLog], seed: int) -> None:
+def test_the_agent_table_is_filled_at_each_player_step(player: tuple[UnityEnvironment, SceneLog], seed: int) -> None:
     """Nothing is left out."""
     env, log = player
     rng = np.random.default_rng(seed)
@@ -133,7 +133,7 @@ def solo(play: Make) -> Game:
 
 @few_scenes
 @given(seed=SEEDS)
-def test_a_single_agent_is_told_from_decision_to_decision(solo: Game, seed: int) -> None:
+def test_a_single_agent_environment_returns_from_decision_to_decision(solo: Game, seed: int) -> None:
     """After an end, `reset` waits for the next first decision; what is decided or ends meanwhile is left out."""
     env, logs = solo
     rng = np.random.default_rng(seed)
@@ -195,7 +195,7 @@ def vec_env(play: Make, request: pytest.FixtureRequest) -> Game:
 
 @few_scenes
 @given(seed=SEEDS)
-def test_sb3s_vec_env_is_told_of_every_row(vec_env: Game, seed: int) -> None:
+def test_sb3s_vec_env_reports_every_row(vec_env: Game, seed: int) -> None:
     """A row that is asked sooner than others repeats its action and sums its rewards. After its end it repeats it too,
     and what that leads to in the rest of the step is left out."""
     env, logs = vec_env
@@ -343,7 +343,7 @@ class ExpectedRows:
 
 @few_scenes
 @given(seed=SEEDS)
-def test_gymnasiums_vector_env_is_told_of_every_row(envs: tuple[Any, list[SceneLog], str, str], seed: int) -> None:
+def test_gymnasiums_vector_env_reports_every_row(envs: tuple[Any, list[SceneLog], str, str], seed: int) -> None:
     """As SB3's. With NEXT_STEP, the step after a row's end is no step for the row: it returns the first observation,
     and rewards of it count for the next one."""
     env, logs, behavior, wait_for = envs
@@ -475,7 +475,7 @@ def game(play: Make) -> Game:
 
 @few_scenes
 @given(seed=SEEDS)
-def test_pettingzoos_parallel_env_is_told_of_every_agent(game: Game, seed: int) -> None:
+def test_pettingzoos_parallel_env_reports_every_agent(game: Game, seed: int) -> None:
     """As a vector environment of all behaviors, in which an agent that ended is left out until the next game, and does
     what zeros mean."""
     env, logs = game
@@ -530,7 +530,7 @@ def any_game(play: Make) -> Game:
 
 @few_scenes
 @given(seed=SEEDS)
-def test_pettingzoos_parallel_env_is_told_exchange_by_exchange(any_game: Game, seed: int) -> None:
+def test_pettingzoos_parallel_env_reports_every_player_step(any_game: Game, seed: int) -> None:
     """With wait_for="any", agents that request no decision need no action."""
     env, logs = any_game
     rng = np.random.default_rng(seed)
@@ -564,7 +564,7 @@ def turns(play: Make) -> Game:
 
 @few_scenes
 @given(seed=SEEDS)
-def test_pettingzoos_aec_env_visits_who_is_asked_in_order(turns: Game, seed: int) -> None:
+def test_pettingzoos_aec_env_selects_deciding_agents_in_order(turns: Game, seed: int) -> None:
     """The turns are those of the agents that ended, then those of the agents that request a decision. The player
     advances after the last of them, until an agent requests a decision again."""
     env, logs = turns

@@ -28,7 +28,7 @@ def test_a_vector_environment_with_same_step_resets() -> None:
     env.close()
 
 
-def test_next_step_resets_are_refused() -> None:
+def test_next_step_resets_raise() -> None:
     vector_env = gym.make_vec("Unity-3DBall-v0", num_envs=2)
     with pytest.raises(RuntimeError, match="SAME_STEP"):
         envs.GymWrapper(vector_env)

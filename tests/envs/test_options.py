@@ -48,7 +48,7 @@ def test_the_types_of_options_are_those_of_their_values() -> None:
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 @pytest.mark.usefixtures("no_player")
-def test_a_misspelled_option_is_an_error_that_names_the_nearest(environment: Any) -> None:
+def test_a_misspelled_option_raises_with_the_nearest_name(environment: Any) -> None:
     with pytest.raises(UnknownOptionError, match="'time_scal'; the nearest is 'time_scale'"):
         environment(time_scal=1.0)
     with pytest.raises(TypeError, match="'observation'; the nearest is 'observations'"):
@@ -62,7 +62,7 @@ def test_help_shows_every_option(function: Any) -> None:
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 @pytest.mark.usefixtures("no_player")
-def test_wrong_values_are_noticed_before_a_player_is_launched(environment: Any) -> None:
+def test_wrong_values_raise_before_a_player_is_launched(environment: Any) -> None:
     with pytest.raises(InvalidValueError, match=r"render_mode.*'film'"):
         environment(render_mode="film")
     with pytest.raises(InvalidValueError, match=r"observations.*'flat'"):
@@ -72,7 +72,7 @@ def test_wrong_values_are_noticed_before_a_player_is_launched(environment: Any) 
             environment(wait_for="some")
 
 
-def test_the_package_shows_what_users_need_and_nothing_else() -> None:
+def test_the_package_exports_only_the_documented_names() -> None:
     classes = ["UnityAECEnv", "UnityEnvironment", "UnityParallelEnv", "UnitySingleAgentEnv", "UnityVectorEnv"]
     assert dir(unity_gym) == ["ActionTuple", *classes, "__version__", "aec_env", "parallel_env"]
     assert unity_gym.UnityEnvironment is UnityEnvironment
@@ -93,14 +93,14 @@ def test_metadata_is_no_shared_constant() -> None:
     ("options", "rows"),
     [({"env_id": "Unity-3DBall-v0"}, 12), ({"file_name": "embedded:3DBall", "num_areas": 3}, 3), ({"num_envs": 5}, 5)],
 )
-def test_a_vec_env_takes_what_the_others_take(options: dict[str, Any], rows: int) -> None:
+def test_a_vec_env_has_the_options_of_the_other_environments(options: dict[str, Any], rows: int) -> None:
     env = UnityVecEnv(**({"env_id": "Unity-3DBall-v0"} if "file_name" not in options else {}) | options)
     assert env.reset().shape == (rows, 8)
     assert env.step(np.zeros((rows, 2), np.float32))[3][-1]["alive"]
     env.close()
 
 
-def test_parameters_of_a_reset_that_are_no_numbers_are_named() -> None:
+def test_reset_names_environment_parameters_that_are_no_numbers() -> None:
     env = gym.make("Unity-Basic-v0")
     with pytest.raises(InvalidValueError, match="'a': 'b'"):
         env.reset(options={"a": "b"})
@@ -110,7 +110,7 @@ def test_parameters_of_a_reset_that_are_no_numbers_are_named() -> None:
     env.close()
 
 
-def test_strings_that_unity_cannot_read_are_refused() -> None:
+def test_strings_that_unity_cannot_read_raise() -> None:
     with pytest.raises(InvalidValueError, match=r"ASCII.*'größe'"):
         OutgoingMessage().write_string("größe")
     with pytest.raises(InvalidValueError, match="ASCII"):
@@ -143,7 +143,7 @@ def test_agents_of_two_behaviors_that_are_alike_share_the_rows() -> None:
         one.close()
 
 
-def test_a_name_without_a_team_stands_for_all_teams() -> None:
+def test_a_name_without_a_team_selects_all_teams() -> None:
     envs = gym.make_vec("Unity-SoccerTwos-v0", num_envs=4, behavior="SoccerTwos")
     assert envs.reset()[0].shape == (4, 336)
     assert envs._pool.controlled_behaviors == ["SoccerTwos?team=0", "SoccerTwos?team=1"]
@@ -207,7 +207,7 @@ def test_pettingzoos_render_test_passes() -> None:
     render_test(lambda **options: unity_gym.aec_env("Unity-Basic-v0", **options))
 
 
-def test_spaces_are_there_by_agent_too() -> None:
+def test_spaces_are_available_by_agent_too() -> None:
     game = unity_gym.parallel_env("Unity-SoccerTwos-v0", action_mask="info")
     names = ["soccertwos_0_0", "soccertwos_0_1", "soccertwos_1_0", "soccertwos_1_1"]
     assert sorted(game.possible_agents) == names

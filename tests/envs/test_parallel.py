@@ -80,13 +80,13 @@ def test_pettingzoos_own_tests_pass_where_agents_differ_come_and_go(build: str) 
     seed_test(lambda: unity_gym.aec_env(file_name=build, seed=42), num_cycles=20)
 
 
-def test_agents_are_named_after_behavior_team_and_slot(arena: UnityParallelEnv) -> None:
+def test_agents_are_named_after_behavior_team_and_row(arena: UnityParallelEnv) -> None:
     assert arena.possible_agents == [*STRIKERS, KEEPER]
     observations, infos = arena.reset()
     assert arena.agents == list(observations) == list(infos) == [*STRIKERS, KEEPER]
 
 
-def test_every_observation_is_in_its_agents_space(arena: UnityParallelEnv) -> None:
+def test_every_observation_is_in_the_space_of_its_agent(arena: UnityParallelEnv) -> None:
     observations, _ = arena.reset()
     while arena.agents:
         assert all(arena.observation_space(agent).contains(told) for agent, told in observations.items())
@@ -94,7 +94,7 @@ def test_every_observation_is_in_its_agents_space(arena: UnityParallelEnv) -> No
     assert all(arena.observation_space(agent).contains(told) for agent, told in observations.items())
 
 
-def test_behaviors_without_choices_are_plain_boxes() -> None:
+def test_behaviors_without_discrete_actions_have_box_observations() -> None:
     env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=2)
     observations, infos = env.reset()
     assert {agent: (told.shape, told.dtype) for agent, told in observations.items()} == {
@@ -105,7 +105,7 @@ def test_behaviors_without_choices_are_plain_boxes() -> None:
     env.close()
 
 
-def test_the_mask_stands_in_the_observation_and_in_the_info(arena: UnityParallelEnv) -> None:
+def test_the_mask_is_in_the_observation_and_in_the_info(arena: UnityParallelEnv) -> None:
     observations, infos = arena.reset()
     for striker, allowed in (("striker_1_0", [1, 1, 1, 1, 1]), ("striker_1_1", [1, 1, 0, 1, 1])):
         mask = observations[striker]["action_mask"]
@@ -121,7 +121,7 @@ def test_spaces_sample_what_a_flat_mask_allows(arena: UnityParallelEnv) -> None:
     assert all(arena.action_space(KEEPER).contains(sample) for sample in samples)
 
 
-def test_agents_have_spaces_of_their_own(arena: UnityParallelEnv) -> None:
+def test_each_agent_has_its_own_spaces(arena: UnityParallelEnv) -> None:
     first, second = arena.action_space(STRIKERS[0]), arena.action_space(STRIKERS[1])
     assert first == second
     assert first is not second
@@ -140,7 +140,7 @@ def test_each_agent_acts_and_gets_its_own_and_its_groups_reward(arena: UnityPara
     )
 
 
-def test_an_agent_that_ends_early_stays_dead_while_the_others_play(arena: UnityParallelEnv) -> None:
+def test_an_agent_that_terminates_early_stays_inactive_while_the_others_continue(arena: UnityParallelEnv) -> None:
     arena.reset()
     *_, before, end = play(arena, LEAVES)
     assert STRIKERS[0] in before[0]
@@ -155,7 +155,7 @@ def test_an_agent_that_ends_early_stays_dead_while_the_others_play(arena: UnityP
     assert STRIKERS[0] in arena.possible_agents
 
 
-def test_an_agent_that_comes_late_joins_the_game_and_its_name_the_possible_ones(arena: UnityParallelEnv) -> None:
+def test_an_agent_that_spawns_late_joins_the_episode_and_possible_agents(arena: UnityParallelEnv) -> None:
     arena.reset()
     *_, (observations, rewards, terminations, truncations, infos) = play(arena, COMES)
     assert arena.possible_agents == [*STRIKERS, KEEPER, LATE_KEEPER]
@@ -169,7 +169,7 @@ def test_an_agent_that_comes_late_joins_the_game_and_its_name_the_possible_ones(
     assert arena.step(actions)[1][LATE_KEEPER] == 0.5
 
 
-def test_cut_off_episodes_are_truncations_and_others_terminations(arena: UnityParallelEnv) -> None:
+def test_interrupted_episodes_are_truncated_and_others_terminated(arena: UnityParallelEnv) -> None:
     arena.reset()
     *_, (observations, _, terminations, truncations, _) = play(arena, ENDS)
     assert arena.agents == []
@@ -178,7 +178,7 @@ def test_cut_off_episodes_are_truncations_and_others_terminations(arena: UnityPa
     assert ticks(observations) == {ENDS}
 
 
-def test_after_an_end_of_all_the_next_game_goes_on_and_all_are_back(arena: UnityParallelEnv) -> None:
+def test_after_all_agents_end_reset_continues_with_the_next_episode_and_all_agents(arena: UnityParallelEnv) -> None:
     arena.reset()
     for _ in range(2):
         while arena.agents:
@@ -188,7 +188,7 @@ def test_after_an_end_of_all_the_next_game_goes_on_and_all_are_back(arena: Unity
         assert ticks(observations) == {0}  # a RESET, which takes effect within a tick, shows the next one
 
 
-def test_a_reset_in_mid_episode_starts_a_new_one(arena: UnityParallelEnv) -> None:
+def test_a_reset_in_mid_episode_starts_a_new_episode(arena: UnityParallelEnv) -> None:
     arena.reset()
     play(arena, LEAVES)
     observations, _ = arena.reset()
@@ -196,7 +196,7 @@ def test_a_reset_in_mid_episode_starts_a_new_one(arena: UnityParallelEnv) -> Non
     assert ticks(observations) == {1}
 
 
-def test_ends_one_after_the_other_are_followed_by_a_reset() -> None:
+def test_episode_ends_one_after_another_are_followed_by_a_reset() -> None:
     """The first agents to end are in the middle of later episodes when the last one ends."""
     env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=3)
     env.reset(seed=1)
@@ -209,7 +209,7 @@ def test_ends_one_after_the_other_are_followed_by_a_reset() -> None:
     env.close()
 
 
-def test_equal_seeds_give_equal_games() -> None:
+def test_equal_seeds_give_equal_episodes() -> None:
     env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=3)
 
     def game(seed: int) -> list[Any]:
@@ -224,7 +224,7 @@ def test_equal_seeds_give_equal_games() -> None:
     assert not data_equivalence(first[0], other[0])
 
 
-def test_what_was_returned_is_not_overwritten() -> None:
+def test_returned_arrays_are_not_overwritten() -> None:
     env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=2)
     observations, _ = env.reset()
     kept = {agent: told.copy() for agent, told in observations.items()}
@@ -233,7 +233,7 @@ def test_what_was_returned_is_not_overwritten() -> None:
     env.close()
 
 
-def test_one_behavior_can_be_controlled_alone(build: str) -> None:
+def test_a_single_behavior_can_be_controlled(build: str) -> None:
     env = unity_gym.parallel_env(file_name=build, behavior="Striker")
     assert env.possible_agents == STRIKERS
     env.reset()
@@ -241,7 +241,7 @@ def test_one_behavior_can_be_controlled_alone(build: str) -> None:
     env.close()
 
 
-def test_wrong_calls_name_the_cause(arena: UnityParallelEnv) -> None:
+def test_wrong_calls_raise_with_the_cause(arena: UnityParallelEnv) -> None:
     with pytest.raises(NotReadyError, match=r"reset\(\)"):
         arena.step({})
     arena.reset()

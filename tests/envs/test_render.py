@@ -72,7 +72,7 @@ def test_without_a_render_mode_nothing_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("env_id", SINGLE_AGENT_IDS)
-def test_every_scene_draws_what_changes(env_id: str) -> None:
+def test_every_scene_draws_its_changes(env_id: str) -> None:
     env = gym.make(env_id, render_mode="rgb_array").unwrapped
     env.reset(seed=0)
     env.action_space.seed(0)
@@ -92,7 +92,7 @@ def test_gymnasiums_checker_passes_with_images() -> None:
     env.close()
 
 
-def test_a_new_seed_goes_on_drawing() -> None:
+def test_rendering_continues_after_a_new_seed() -> None:
     env = gym.make("Unity-3DBall-v0", render_mode="rgb_array")
     env.reset(seed=1)
     first = frame(env)
@@ -141,7 +141,7 @@ def test_a_vector_environment_shows_each_agent(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.mp4"))) == 1
 
 
-def test_a_game_of_several_agents_shows_its_first_area() -> None:
+def test_a_multi_agent_environment_shows_its_first_area() -> None:
     game = unity_gym.parallel_env("Unity-FoodCollector-v0", num_areas=2, render_mode="rgb_array")
     game.reset(seed=1)
     first = frame(game)
@@ -151,7 +151,7 @@ def test_a_game_of_several_agents_shows_its_first_area() -> None:
     game.close()
 
 
-def test_a_game_that_is_over_shows_its_last_state() -> None:
+def test_a_finished_episode_shows_its_last_state() -> None:
     game = unity_gym.parallel_env("Unity-Basic-v0", num_areas=1, render_mode="rgb_array")
     game.reset()
     while game.agents:
@@ -177,7 +177,7 @@ sys.exit(__main__.main(["{scene}", *sys.argv[1:]]))
     return program
 
 
-def test_a_build_shows_what_the_camera_sees(tmp_path: Path) -> None:
+def test_a_build_renders_its_camera_observation(tmp_path: Path) -> None:
     build = build_without_images(tmp_path, "GridWorld")
     arguments = {"file_name": build, "additional_args": ["--areas", "1"], "render_mode": "rgb_array"}
     env = gym.make("Unity-v0", **arguments)
@@ -192,7 +192,7 @@ def test_a_build_shows_what_the_camera_sees(tmp_path: Path) -> None:
     env.close()
 
 
-def test_a_build_without_a_camera_cannot_be_rendered(tmp_path: Path) -> None:
+def test_rendering_a_build_without_a_camera_raises(tmp_path: Path) -> None:
     with pytest.raises(UnityGymError, match=r"nothing to render.*VectorSensor_size8.*camera"):
         gym.make(
             "Unity-v0",
@@ -202,13 +202,13 @@ def test_a_build_without_a_camera_cannot_be_rendered(tmp_path: Path) -> None:
         )
 
 
-def test_an_unknown_mode_is_refused() -> None:
+def test_an_unknown_render_mode_raises() -> None:
     with pytest.raises(InvalidValueError, match=r"rgb_array.*human.*'ansi'"):
         gym.make("Unity-Basic-v0", render_mode="ansi")
 
 
 @pytest.mark.skipif(HAS_DISPLAY, reason="there is a display")
-def test_without_a_display_a_window_is_refused_with_the_remedy() -> None:
+def test_without_a_display_a_window_raises_with_the_remedy() -> None:
     pytest.importorskip("tkinter")
     with pytest.raises(UnityGymError, match=r"display.*rgb_array"):
         gym.make("Unity-Basic-v0", render_mode="human")

@@ -30,13 +30,13 @@ def test_sb3s_checker_passes(env_id: str) -> None:
     env.close()
 
 
-def test_an_id_with_the_module_needs_no_import() -> None:
+def test_an_id_with_its_module_needs_no_import() -> None:
     script = "import gymnasium; env = gymnasium.make('unity_gym:Unity-Basic-v0'); print(env.reset()[0].argmax())"
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert output.stdout.strip() == "10"
 
 
-def test_basic_pays_what_the_best_policy_gets() -> None:
+def test_the_optimal_policy_of_basic_achieves_the_documented_return() -> None:
     env = gym.make("Unity-Basic-v0")
     for _ in range(2):
         env.reset()
@@ -64,7 +64,7 @@ def transcript(env: gym.Env, seed: int, steps: int = 500) -> list[np.ndarray]:
     return rows
 
 
-def test_a_seed_decides_everything() -> None:
+def test_a_seed_determines_the_whole_course() -> None:
     env, other = gym.make("Unity-3DBall-v0"), gym.make("Unity-3DBall-v0", seed=99)
     first = transcript(env, seed=7)
     np.testing.assert_array_equal(first, transcript(env, seed=7))
@@ -74,7 +74,7 @@ def test_a_seed_decides_everything() -> None:
     other.close()
 
 
-def test_a_fall_terminates_and_the_next_reset_goes_on_with_the_episode_that_unity_started() -> None:
+def test_a_fall_terminates_and_reset_continues_the_episode_that_unity_started() -> None:
     env = gym.make("Unity-3DBall-v0")
     env.reset(seed=1)
     reward, terminated, truncated = 0.0, False, False
@@ -100,7 +100,7 @@ def test_the_step_limit_truncates() -> None:
     env.close()
 
 
-def test_a_reset_in_mid_episode_starts_another_one() -> None:
+def test_a_reset_in_mid_episode_starts_another_episode() -> None:
     env = gym.make("Unity-3DBall-v0")
     first, _ = env.reset(seed=3)
     env.step(np.zeros(2, np.float32))
@@ -118,7 +118,7 @@ def test_reset_options_are_environment_parameters() -> None:
     env.close()
 
 
-def test_wrong_calls_are_refused() -> None:
+def test_wrong_calls_raise() -> None:
     env = gym.make("Unity-3DBall-v0").unwrapped
     with pytest.raises(NotReadyError, match="reset"):
         env.step(np.zeros(2, np.float32))
@@ -131,12 +131,12 @@ def test_wrong_calls_are_refused() -> None:
         env.reset()
 
 
-def test_a_scene_of_many_agents_is_refused_with_the_remedy() -> None:
+def test_a_scene_of_many_agents_raises_with_the_remedy() -> None:
     with pytest.raises(UnityGymError, match=r"12.*UnityVecEnv"):
         gym.make("Unity-3DBall-v0", num_areas=None)
 
 
-def test_unknown_names_list_the_known_ones() -> None:
+def test_unknown_names_raise_with_the_available_ones() -> None:
     with pytest.raises(InvalidValueError, match=r"Basic\?team=0"):
         gym.make("Unity-Basic-v0", behavior="Elsewhere")
     with pytest.raises(UnityGymError, match="3DBall"):
@@ -144,7 +144,7 @@ def test_unknown_names_list_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("env_id", map(environment_id, MULTI_AGENT_SCENES))
-def test_a_scene_with_several_agents_an_area_names_what_takes_it(env_id: str) -> None:
+def test_a_scene_with_several_agents_per_area_names_the_environments_that_support_it(env_id: str) -> None:
     with pytest.raises(UnityGymError, match=r"make_vec.*UnityVecEnv.*parallel_env"):
         gym.make(env_id)
 

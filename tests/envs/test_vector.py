@@ -98,7 +98,7 @@ def test_everything_returned_equals_gymnasiums_own_vector_env_of_single_agents(m
     theirs.close()
 
 
-def test_both_modes_show_the_same_ends(balls: Callable[..., UnityVectorEnv]) -> None:
+def test_both_autoreset_modes_return_the_same_episode_ends(balls: Callable[..., UnityVectorEnv]) -> None:
     same, following = balls(seed=5, autoreset_mode="SameStep"), balls(seed=5)
     assert following.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     same.reset(seed=5)
@@ -162,7 +162,7 @@ def test_options_are_environment_parameters(balls: Callable[..., UnityVectorEnv]
     assert not np.allclose(small, large)
 
 
-def test_what_was_returned_is_not_overwritten(balls: Callable[..., UnityVectorEnv]) -> None:
+def test_returned_arrays_are_not_overwritten(balls: Callable[..., UnityVectorEnv]) -> None:
     envs = balls()
     envs.reset()
     returned = envs.step(tilts(1)[0])
@@ -172,7 +172,7 @@ def test_what_was_returned_is_not_overwritten(balls: Callable[..., UnityVectorEn
     assert data_equivalence(list(returned[:4]), kept)
 
 
-def test_masks_and_group_rewards_are_columns(build: str) -> None:
+def test_masks_and_group_rewards_are_arrays(build: str) -> None:
     envs = gym.make_vec(
         "Unity-v0", num_envs=2, file_name=build, behavior="Striker?team=1", autoreset_mode=AutoresetMode.SAME_STEP
     )
@@ -190,7 +190,7 @@ def test_masks_and_group_rewards_are_columns(build: str) -> None:
     envs.close()
 
 
-def test_rows_between_two_episodes_are_told(build: str) -> None:
+def test_rows_between_two_episodes_are_reported(build: str) -> None:
     envs = gym.make_vec(
         "Unity-v0", num_envs=2, file_name=build, behavior="Striker?team=0", autoreset_mode=AutoresetMode.SAME_STEP
     )
@@ -234,7 +234,7 @@ def test_every_agent_needs_an_environment(build: str) -> None:
         gym.make_vec("Unity-3DBall-v0", num_envs=1, num_areas=2)
 
 
-def test_the_embedded_player_lays_out_as_many_areas_as_the_agents_take(
+def test_the_embedded_player_creates_as_many_areas_as_the_agents_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [changing_agents_player.launcher(tmp_path, "Pairs")]
@@ -246,7 +246,7 @@ def test_the_embedded_player_lays_out_as_many_areas_as_the_agents_take(
         gym.make_vec("Unity-v0", num_envs=6, n_instances=2, file_name="embedded:Pairs")
 
 
-def test_agents_that_come_late_need_a_row(build: str) -> None:
+def test_agents_that_spawn_late_need_a_row(build: str) -> None:
     envs = gym.make_vec("Unity-v0", num_envs=1, file_name=build, behavior="Keeper")
     envs.reset()
     action = {"continuous": np.zeros((1, 2), np.float32), "discrete": np.zeros(1, np.int64)}
@@ -257,7 +257,7 @@ def test_agents_that_come_late_need_a_row(build: str) -> None:
     envs.close()
 
 
-def test_a_row_waits_for_an_agent_that_comes_late(build: str) -> None:
+def test_a_row_waits_for_an_agent_that_spawns_late(build: str) -> None:
     envs = gym.make_vec("Unity-v0", num_envs=2, file_name=build, behavior="Keeper")
     observations, infos = envs.reset()
     assert infos["alive"].tolist() == [True, False]
@@ -287,7 +287,7 @@ def test_several_players_share_the_agents(mode: AutoresetMode) -> None:
     envs.close()
 
 
-def test_wrong_calls_name_the_cause(balls: Callable[..., UnityVectorEnv]) -> None:
+def test_wrong_calls_raise_with_the_cause(balls: Callable[..., UnityVectorEnv]) -> None:
     with pytest.raises(InvalidValueError, match=r"NextStep.*'Disabled'"):
         balls(autoreset_mode=AutoresetMode.DISABLED)
     envs = balls()
@@ -301,7 +301,7 @@ def test_wrong_calls_name_the_cause(balls: Callable[..., UnityVectorEnv]) -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_gymnasiums_episode_statistics_fit(mode: AutoresetMode) -> None:
+def test_gymnasiums_episode_statistics_work(mode: AutoresetMode) -> None:
     envs = wrappers.RecordEpisodeStatistics(gym.make_vec("Unity-Basic-v0", num_envs=2, autoreset_mode=mode))
     envs.reset()
     while envs.episode_count < 4:
@@ -311,7 +311,7 @@ def test_gymnasiums_episode_statistics_fit(mode: AutoresetMode) -> None:
     envs.close()
 
 
-def test_gymnasiums_wrappers_of_observations_fit_with_next_step(balls: Callable[..., UnityVectorEnv]) -> None:
+def test_gymnasiums_observation_wrappers_work_with_next_step(balls: Callable[..., UnityVectorEnv]) -> None:
     envs = wrappers.NormalizeObservation(wrappers.FlattenObservation(balls()))
     envs = wrappers.NormalizeReward(envs)
     envs.reset()
@@ -321,7 +321,7 @@ def test_gymnasiums_wrappers_of_observations_fit_with_next_step(balls: Callable[
     assert np.isfinite(rewards).all()
 
 
-def test_gymnasiums_wrappers_of_actions_rewards_and_infos_fit(balls: Callable[..., UnityVectorEnv]) -> None:
+def test_gymnasiums_action_reward_and_info_wrappers_work(balls: Callable[..., UnityVectorEnv]) -> None:
     envs = wrappers.DictInfoToList(
         wrappers.ClipReward(wrappers.ClipAction(balls(autoreset_mode="SameStep")), -0.5, 0.05)
     )
@@ -336,7 +336,7 @@ def test_gymnasiums_wrappers_of_actions_rewards_and_infos_fit(balls: Callable[..
     assert set(finals) == {(8,)}
 
 
-def test_python_works_no_more_for_more_agents() -> None:
+def test_python_calls_do_not_grow_with_the_number_of_agents() -> None:
     calls = {}
     for agents in (10, 200):
         envs = gym.make_vec("Unity-3DBall-v0", num_envs=agents)

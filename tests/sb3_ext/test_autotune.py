@@ -73,7 +73,7 @@ def test_the_fastest_arrangement_is_found_and_printed(
     )
 
 
-def test_more_players_than_the_machine_bears_are_no_error(
+def test_more_players_than_the_machine_can_run_do_not_raise(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     speeds = {Arrangement(): 10.0, Arrangement(2): 20.0, Arrangement(4): 40.0}
@@ -83,7 +83,7 @@ def test_more_players_than_the_machine_bears_are_no_error(
     assert "Fastest: --num-envs 4\n" in output
 
 
-def test_the_editor_is_refused() -> None:
+def test_the_editor_raises() -> None:
     with pytest.raises(UnityGymError, match="autotune launches several players: name a build or an embedded scene"):
         autotune.autotune(loads(BASIC))
 

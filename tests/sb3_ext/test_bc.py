@@ -62,7 +62,7 @@ def test_nothing_is_logged_without_a_log_interval(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("memory", [0, 8])
-def test_a_policy_does_what_was_recorded_and_remembers_if_it_can(tmp_path: Path, memory: int) -> None:
+def test_a_policy_repeats_the_demonstration_and_recalls_a_cue_with_memory_only(tmp_path: Path, memory: int) -> None:
     path = record(tmp_path / "toy.demo", (9,) * 120)
     network = {**SMALL, "memory_size": memory, "sequence_length": 5}
     model = BC(
@@ -85,7 +85,7 @@ def test_a_policy_does_what_was_recorded_and_remembers_if_it_can(tmp_path: Path,
     assert low <= scores["accuracy"] <= high
 
 
-def test_the_best_weights_on_what_was_held_out_are_kept(tmp_path: Path) -> None:
+def test_the_weights_with_the_best_validation_score_are_kept(tmp_path: Path) -> None:
     path = record(tmp_path / "toy.demo")
     model = BC("UnityPolicy", None, 3e-2, demonstrations=path, patience=3, policy_kwargs=SMALL, seed=0, device="cpu")
     losses = []
@@ -103,7 +103,7 @@ def test_the_best_weights_on_what_was_held_out_are_kept(tmp_path: Path) -> None:
     assert model.validation_scores["loss"] == losses[best]
 
 
-def test_what_is_held_out_is_whole_episodes_or_else_the_last_parts(tmp_path: Path) -> None:
+def test_validation_data_are_whole_episodes_or_else_the_last_parts(tmp_path: Path) -> None:
     expert = Expert(record(tmp_path / "many.demo", (3, 5) * 10), SPEC)
     shown, held = _split(expert, 2, 0.2)
     assert held is not None
@@ -127,7 +127,7 @@ def test_what_is_held_out_is_whole_episodes_or_else_the_last_parts(tmp_path: Pat
     assert held[0].flatten().tolist() == [6, 13, 20, 27, 34]
 
 
-def test_deviations_are_those_of_the_expert(tmp_path: Path) -> None:
+def test_standard_deviations_are_those_of_the_expert(tmp_path: Path) -> None:
     spec, rng = BehaviorSpec([sensor(1)], ActionSpec(2, ())), np.random.default_rng(0)
     with DemonstrationWriter(tmp_path / "noisy.demo", "Noisy", spec) as writer:
         for step in range(1001):
@@ -150,7 +150,7 @@ def test_deviations_are_those_of_the_expert(tmp_path: Path) -> None:
         np.testing.assert_allclose(drawn.std(0), (0.05, 0.2), rtol=0.25)  # from 100 decisions that were held out
 
 
-def test_it_is_an_sb3_algorithm(tmp_path: Path) -> None:
+def test_bc_is_an_sb3_algorithm(tmp_path: Path) -> None:
     path = record(tmp_path / "toy.demo")
     model = BC("UnityPolicy", None, demonstrations=path, policy_kwargs={**SMALL, "normalize": True}, device="cpu")
     model.set_logger(configure(str(tmp_path), ["csv"]))
@@ -181,7 +181,7 @@ def test_it_is_an_sb3_algorithm(tmp_path: Path) -> None:
     np.testing.assert_array_equal(unitys["discrete"], mine["discrete"])
 
 
-def test_a_callback_may_end_it(tmp_path: Path) -> None:
+def test_a_callback_may_end_cloning(tmp_path: Path) -> None:
     class Stop(BaseCallback):
         def _on_step(self) -> bool:
             return self.n_calls < 3
@@ -191,7 +191,7 @@ def test_a_callback_may_end_it(tmp_path: Path) -> None:
     assert model._n_updates == 3
 
 
-def test_ppo_goes_on_with_what_was_cloned(tmp_path: Path) -> None:
+def test_ppo_continues_with_the_cloned_policy(tmp_path: Path) -> None:
     spec = BehaviorSpec([sensor(20)], ActionSpec(0, (3,)))
     with DemonstrationWriter(tmp_path / "basic.demo", "Basic", spec) as writer:
         for _ in range(5):
@@ -230,7 +230,7 @@ class Right:
         return np.full(n, 2), (memory,)
 
 
-def test_a_student_learns_what_its_teacher_does_while_it_is_done() -> None:
+def test_a_student_learns_from_its_teacher_while_the_teacher_acts() -> None:
     env = UnityVecEnv("Unity-Basic-v0", seed=0)
     teacher = Right()
     model = BC(
@@ -294,7 +294,7 @@ def test_record_off_adds_nothing_and_clear_empties() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
 @pytest.mark.parametrize("memory", [0, 8])
-def test_a_student_watches_another_behavior_of_its_scene(tmp_path: Path, memory: int) -> None:
+def test_a_student_learns_from_another_behavior_of_its_scene(tmp_path: Path, memory: int) -> None:
     """Both teams play at once; agents of the teacher's come and go, and have masks."""
     pool = PlayerPool(PlayerOptions(file_name=changing_agents_player.launcher(tmp_path), seed=0))
     try:
@@ -329,7 +329,7 @@ def test_a_student_watches_another_behavior_of_its_scene(tmp_path: Path, memory:
     assert len(rollout) == len(teacher) == teacher.number
 
 
-def test_what_it_cannot_learn_from_is_refused(tmp_path: Path) -> None:
+def test_bc_raises_for_environments_and_demonstrations_it_cannot_learn_from(tmp_path: Path) -> None:
     path = record(tmp_path / "toy.demo")
     with pytest.raises(UnityGymError, match="one of them"):
         BC("UnityPolicy", None)
@@ -352,7 +352,7 @@ def test_what_it_cannot_learn_from_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_unitys_files
 @pytest.mark.parametrize("online", [False, True])
-def test_3dball_is_learned_from_unitys_demonstration_and_from_unitys_policy(online: bool) -> None:
+def test_bc_learns_3dball_from_unitys_demonstration_and_from_unitys_policy(online: bool) -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
     expert: dict[str, Any] = (
         {"teacher": OnnxPolicy(UNITY / "models/3DBall.onnx", env, seed=0)}

@@ -69,7 +69,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_state_comes_back_as_it_was() -> None:
+def test_a_saved_state_is_read_back_unchanged() -> None:
     state = {
         "array": np.arange(6, dtype=np.uint32).reshape(2, 3),
         "view": np.arange(9.0)[::2],
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_holds_code_is_not_executed(
     }
 
 
-def test_what_stable_baselines_would_unpickle_is_never_read(runs: Path, tmp_path: Path) -> None:
+def test_data_that_stable_baselines_would_unpickle_are_never_read(runs: Path, tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
     shutil.copytree(runs / "ppo", tmp_path / "old")
     file = tmp_path / "old" / "Basic" / "Basic-100.zip"
@@ -260,9 +260,7 @@ def test_a_model_that_a_script_saved_can_be_started_from_but_not_resumed(
 # Runs of mlagents-learn
 
 
-def test_a_run_of_mlagents_is_not_resumed_and_stays_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_mlagents_is_not_resumed_and_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(MLAGENTS / "3DBall", tmp_path / "theirs")
     before = tree_of(tmp_path / "theirs")
     file = config(tmp_path, "3DBall", network_settings={"hidden_units": 8})
@@ -454,7 +452,7 @@ GOAL, GOAL_IMAGE = sensor(2, goal=True), sensor(3, 20, 20, goal=True)
     [[VECTOR], [IMAGE, VECTOR], [IMAGE, GOAL, VECTOR], [GOAL_IMAGE, VECTOR, GOAL], [IMAGE, ENTITIES, VECTOR, ENTITIES]],
     ids=["vector", "image first", "goal", "two goals", "entities"],
 )
-def test_actor_and_critic_of_mlagents_compute_what_they_did_there(sensors: list[ObservationSpec], count: int) -> None:
+def test_actor_and_critic_of_mlagents_return_the_same_outputs(sensors: list[ObservationSpec], count: int) -> None:
     torch.manual_seed(0)
     spec, width = BehaviorSpec(sensors, ActionSpec(2, (3, 2))), 8
     nets = [UnitysNetwork(spec, width, count) for _ in range(2)]

@@ -145,7 +145,7 @@ def test_a_student_learns_from_a_behavior_that_learns_and_from_its_file_later(tm
     assert rewards(tmp_path)[-1] > 3
 
 
-def test_what_bc_cannot_learn_from_is_rejected_before_a_player_is_launched(
+def test_settings_that_bc_cannot_use_raise_before_a_player_is_launched(
     tmp_path: Path, heuristic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fixed = {"trainer_type": "fixed", "policy": heuristic}
@@ -165,9 +165,7 @@ def test_what_bc_cannot_learn_from_is_rejected_before_a_player_is_launched(
     assert "delete max_steps" in capsys.readouterr().err
 
 
-def test_a_teacher_of_another_kind_is_rejected(
-    tmp_path: Path, heuristic: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_teacher_of_the_wrong_type_raises(tmp_path: Path, heuristic: str, capsys: pytest.CaptureFixture[str]) -> None:
     fixed = {"trainer_type": "fixed", "policy": heuristic}
     file = write(tmp_path, Student=CLONE | {"teacher": "Teacher"}, Teacher=fixed)
     assert run(tmp_path, file, scene="Mismatch") == 1

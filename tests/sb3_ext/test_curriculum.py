@@ -73,7 +73,7 @@ def test_without_a_length_a_lesson_ends_with_one_good_episode() -> None:
     assert height.is_complete(after([1, 3, 1]))
 
 
-def test_smoothing_weighs_the_means_before_once_an_episode() -> None:
+def test_smoothing_weighs_the_previous_means_once_per_episode() -> None:
     height = course({"threshold": 3.9, "min_lesson_length": 1})
     assert not height.is_complete(after([0]))
     measured = 0.0
@@ -133,7 +133,7 @@ def test_lessons_come_one_after_another_and_the_last_never_ends() -> None:
 
 
 @pytest.mark.parametrize("number", [2, -1, "first", None])
-def test_a_lesson_that_there_is_not_is_refused(number: Any) -> None:
+def test_a_missing_lesson_raises(number: Any) -> None:
     with pytest.raises(UnityGymError, match=r"in lesson .* of environment_parameters\.height, which has 2 in the set"):
         course({}, told={"lesson_num": number})
 
@@ -181,7 +181,7 @@ def uniform(low: float, high: float) -> Callable[[Array], Array]:
     return lambda values: np.clip((values - low) / (high - low), 0, 1)
 
 
-def test_players_draw_from_the_stated_distributions_with_seeds_of_their_own(tmp_path: Path) -> None:
+def test_players_sample_the_given_distributions_with_different_seeds(tmp_path: Path) -> None:
     parameters = {
         "gravity": 9.5,
         "mass": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0.5, "max_value": 10}},
@@ -235,7 +235,7 @@ LESSONS = {
 }
 
 
-def test_a_lesson_that_starts_is_told_to_players_and_all_lessons_count_episodes_anew(tmp_path: Path) -> None:
+def test_a_new_lesson_is_sent_to_players_and_restarts_the_episode_counts_of_all_lessons(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, LESSONS)
     curricula, scene = EnvironmentParameterManager(settings, Run(settings)), Scene()
     curricula.send(scene.pool)
@@ -256,7 +256,7 @@ def test_a_lesson_that_starts_is_told_to_players_and_all_lessons_count_episodes_
     assert 2 <= wide.min() < wide.max() <= 3
 
 
-def test_the_randomized_3dball_has_balls_of_the_stated_sizes(tmp_path: Path) -> None:
+def test_the_randomized_3dball_has_balls_of_the_given_sizes(tmp_path: Path) -> None:
     flags = {"env_settings.num_areas": 400, "env_settings.seed": 2, "checkpoint_settings.results_dir": str(tmp_path)}
     settings = load(CONFIGS / "3DBall_randomize.yaml", flags=flags)
     run = Run(settings)
@@ -281,7 +281,7 @@ def test_the_randomized_3dball_has_balls_of_the_stated_sizes(tmp_path: Path) -> 
 # --- What runs do ---------------------------------------------------------------------------------------------------
 
 
-def test_a_required_reset_starts_all_episodes_and_trajectories_anew(tmp_path: Path) -> None:
+def test_a_required_reset_restarts_all_episodes_and_trajectories(tmp_path: Path) -> None:
     parameters = {
         "gravity": {
             "curriculum": [
@@ -417,7 +417,7 @@ def lines_until(process: subprocess.Popen[str], is_enough: Callable[[list[str]],
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_walljumps_own_curriculum_passes_its_lessons_in_order_and_goes_on_in_the_lesson_of_a_killed_run(
+def test_walljumps_curriculum_passes_its_lessons_in_order_and_resumes_in_the_lesson_of_a_killed_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = yaml.safe_load((CONFIGS / "WallJump_curriculum.yaml").read_text(encoding="utf-8"))

@@ -32,7 +32,7 @@ def reference(
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_columns_agree_with_the_formulas(spec: ActionSpec) -> None:
+def test_distributions_agree_with_the_formulas(spec: ActionSpec) -> None:
     rng = np.random.default_rng(0)
     n, size, width = 200, spec.continuous_size, sum(spec.discrete_branches)
     mean, log_std, logits = rng.normal(size=(n, size)), rng.normal(size=size), rng.normal(size=(n, width))
@@ -52,7 +52,7 @@ def test_columns_agree_with_the_formulas(spec: ActionSpec) -> None:
     np.testing.assert_allclose(distribution.unity_entropy(), unity, atol=1e-5)
 
 
-def test_masked_choices_are_never_made_and_the_mode_is_the_best_allowed() -> None:
+def test_masked_discrete_actions_are_never_sampled_and_the_mode_is_the_most_likely_allowed() -> None:
     spec = ActionSpec(0, (3, 2))
     logits = torch.tensor([[5.0, 1.0, 0.0, 9.0, 0.0]]).repeat(1000, 1)
     masks = torch.tensor([[False, True, True, False, True]]).repeat(1000, 1)
@@ -63,14 +63,14 @@ def test_masked_choices_are_never_made_and_the_mode_is_the_best_allowed() -> Non
     assert distribution.mode()[0].tolist() == [1, 1]
 
 
-def test_the_mode_of_numbers_is_their_mean() -> None:
+def test_the_mode_of_continuous_actions_is_their_mean() -> None:
     mean = torch.randn(4, 2)
     logits = torch.tensor([[0.0, 1.0, 0.5]] * 4)
     distribution = ActionDistribution(ActionSpec(2, (3,))).proba_distribution(mean, torch.zeros(2), logits)
     torch.testing.assert_close(distribution.mode(), torch.cat([mean, torch.ones(4, 1)], 1))
 
 
-def test_heads_start_small_and_with_a_deviation_of_one() -> None:
+def test_heads_start_small_and_with_a_standard_deviation_of_one() -> None:
     torch.manual_seed(0)
     head = ActionDistribution(ActionSpec(300, (200, 100))).proba_distribution_net(400)
     assert head.mean.weight.std().item() == pytest.approx(0.2 / 20, rel=0.03)

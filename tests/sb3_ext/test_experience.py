@@ -153,7 +153,7 @@ def test_finished_trajectories_are_whole_and_the_rest_waits(horizon: int | None)
         assert experience.closed == closed - finished == sum(len(e) == 6 for es in log.values() for e in es)
 
 
-def test_a_cut_takes_all_outcomes_and_leaves_the_open_decisions() -> None:
+def test_cutting_takes_all_outcomes_and_leaves_the_open_decisions() -> None:
     scene, experience, log = Scene(9, seed=1), TrajectoryBuffer(None, memory_size=2), {}
     for _ in range(3):
         play(scene, experience, 41, log)
@@ -182,7 +182,7 @@ def test_sequences_start_with_their_trajectory_and_are_filled_at_the_end() -> No
     assert (valid.int().diff(dim=1) <= 0).all()
 
 
-def test_a_pass_shows_each_decision_once_and_small_rests_are_left_out() -> None:
+def test_an_epoch_contains_each_decision_once_and_omits_small_remainders() -> None:
     scene, experience = Scene(5), TrajectoryBuffer(None, memory_size=2)
     play(scene, experience, 80, {})
     rollout = taken(experience)
@@ -195,7 +195,7 @@ def test_a_pass_shows_each_decision_once_and_small_rests_are_left_out() -> None:
     assert all(len(batch) == 12 for batch in rollout.shuffled(15, length=4))
 
 
-def test_parts_joined_are_the_trajectories_in_the_order_of_rows_and_time() -> None:
+def test_joined_parts_are_the_trajectories_in_the_order_of_rows_and_time() -> None:
     scene, experience, log = Scene(7), TrajectoryBuffer(4, memory_size=2), {}
     parts = []
     for _ in range(3):
@@ -209,7 +209,7 @@ def test_parts_joined_are_the_trajectories_in_the_order_of_rows_and_time() -> No
     compare(Rollout.from_trajectories(copied), log, 4)
 
 
-def test_peeking_shows_all_outcomes_and_changes_nothing() -> None:
+def test_peeking_returns_all_outcomes_and_changes_nothing() -> None:
     scene, experience, log = Scene(7), TrajectoryBuffer(4, memory_size=2), {}
     play(scene, experience, 50, log)
     finished, closed, memory = experience.finished, experience.closed, scene.observations[0][:, 1:] + 0.5
@@ -220,7 +220,7 @@ def test_peeking_shows_all_outcomes_and_changes_nothing() -> None:
     compare(taken(experience), log, 4)
 
 
-def test_rows_that_act_unstored_leave_no_gap_in_a_trajectory() -> None:
+def test_decisions_that_are_not_stored_leave_no_gap_in_a_trajectory() -> None:
     scene, experience, log = Scene(3), TrajectoryBuffer(None, memory_size=2), {}
     play(scene, experience, 20, log)
     memory = scene.observations[0][:, 1:] + 0.5

@@ -115,7 +115,7 @@ def interface(path: Path) -> tuple[dict[str, tuple[int, list[Any]]], dict[str, t
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_onnxruntime_decides_as_torch_does(name: str, tmp_path: Path) -> None:
+def test_onnxruntime_and_torch_return_the_same_actions(name: str, tmp_path: Path) -> None:
     policy = make_policy(*CASES[name])
     path = tmp_path / "model.onnx"
     export_onnx(policy, path)
@@ -236,7 +236,7 @@ def test_samples_follow_the_policys_distribution(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.bincount(choices[:, 1], minlength=2) / n, second, atol=0.015)
 
 
-def test_export_leaves_policy_random_state_and_older_file_alone(tmp_path: Path) -> None:
+def test_export_does_not_change_policy_random_state_or_an_older_file(tmp_path: Path) -> None:
     policy = make_policy(*CASES["everything"])
     before = {key: value.clone() for key, value in policy.state_dict().items()}
     torch.manual_seed(1)
@@ -258,7 +258,7 @@ def test_export_leaves_policy_random_state_and_older_file_alone(tmp_path: Path) 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
 @pytest.mark.parametrize("form", ["split", "sensors"])
-def test_a_model_and_its_file_decide_the_same_with_all_sensors(form: str, tmp_path: Path) -> None:
+def test_a_model_and_its_file_return_the_same_actions_with_all_sensors(form: str, tmp_path: Path) -> None:
     env = UnityVecEnv(
         "Unity-v0", file_name=all_sensors_player.launcher(tmp_path), num_envs=4, seed=0, observations=form
     )  # fmt: skip
@@ -307,7 +307,7 @@ class Spaces:
 
 
 @pytest.mark.parametrize("meanings", [{}, {"action_scaling": SB3_COMPAT["action_scaling"]}])
-def test_policies_of_plain_environments_come_back_with_the_bounds_of_the_space(meanings: dict, tmp_path: Path) -> None:
+def test_policies_of_plain_environments_are_loaded_with_the_bounds_of_the_space(meanings: dict, tmp_path: Path) -> None:
     low, high = np.array([-2, 0], np.float32), np.array([2, 10], np.float32)
     parts = {"eye": spaces.Box(0, 255, (3, 36, 36), np.uint8), "digit": spaces.Discrete(4)}
     env: Any = Spaces(spaces.Dict(parts), spaces.Box(low, high))
@@ -327,7 +327,7 @@ def test_policies_of_plain_environments_come_back_with_the_bounds_of_the_space(m
     np.testing.assert_allclose(single, expected[0], atol=1e-5, rtol=1e-5)
 
 
-def test_unbounded_actions_are_refused(tmp_path: Path) -> None:
+def test_unbounded_actions_raise(tmp_path: Path) -> None:
     box = spaces.Box(-np.inf, np.inf, (2,))
     policy = UnityPolicy(spaces.Box(-1, 1, (3,)), box, lambda _: 1e-3, action_scaling="clip")
     with pytest.raises(UnityGymError, match="bound the action space"):
@@ -338,7 +338,7 @@ def test_unbounded_actions_are_refused(tmp_path: Path) -> None:
         OnnxPolicy(tmp_path / "model.onnx", env)
 
 
-def test_what_vecnormalize_made_of_observations_has_no_place_in_the_file(tmp_path: Path) -> None:
+def test_a_policy_that_needs_vecnormalize_cannot_be_exported(tmp_path: Path) -> None:
     env = VecMonitor(DummyVecEnv([lambda: gym.make("Pendulum-v1")]))
     path = tmp_path / "model.onnx"
     model = PPO("UnityPolicy", VecNormalize(env))
@@ -369,7 +369,7 @@ def test_unitys_3dball_balances_in_our_3dball() -> None:
 
 
 @needs_unity_models
-def test_unitys_files_without_deterministic_outputs_have_their_likeliest_action() -> None:
+def test_unitys_files_without_deterministic_outputs_return_the_most_likely_action() -> None:
     policy = OnnxPolicy(UNITY_MODELS / "PushBlockCollab.onnx", seed=0)
     rng = np.random.default_rng(0)
     row = {"obs_0": rng.random((1, 6, 20, 20), np.float32), "obs_1": rng.random((1, 10), np.float32)}
@@ -394,7 +394,7 @@ def older(name: str, sizes: tuple[int, ...], action: ActionSpec) -> OnnxPolicy:
         ("SoccerTwos", (264, 72), ActionSpec(0, (3, 3, 3))),
     ],
 )
-def test_files_of_version_2_decide(name: str, sizes: tuple[int, ...], action: ActionSpec) -> None:
+def test_files_of_version_2_return_actions(name: str, sizes: tuple[int, ...], action: ActionSpec) -> None:
     policy = older(name, sizes, action)
     assert policy.version == 2
     n = 2000
@@ -427,7 +427,7 @@ def test_files_of_version_2_decide(name: str, sizes: tuple[int, ...], action: Ac
         start += size
 
 
-def test_cameras_of_version_2_have_inputs_of_their_own_and_vectors_share_one(tmp_path: Path) -> None:
+def test_cameras_of_version_2_have_their_own_inputs_and_vectors_share_one(tmp_path: Path) -> None:
     one = make_policy([CAMERA, sensor(5)], CONTINUOUS, {})
     path = tmp_path / "model.onnx"
     export_onnx(one, path)
@@ -507,7 +507,7 @@ def test_entities_in_an_unknown_layout_raise(change: str, tmp_path: Path) -> Non
 
 
 @needs_unity_models
-def test_another_environment_is_refused_sensor_by_sensor() -> None:
+def test_an_incompatible_environment_raises_with_each_differing_sensor() -> None:
     path = UNITY_MODELS / "PushBlockCollab.onnx"
     sensors = [sensor(6, 20, 20), sensor(9), sensor(4)]
     with pytest.raises(UnityGymError) as refusal:
@@ -529,7 +529,7 @@ def test_another_environment_is_refused_sensor_by_sensor() -> None:
         OnnxPolicy(UNITY_MODELS / "SoccerTwos.onnx")
 
 
-def test_broken_and_foreign_files_are_refused_by_name(tmp_path: Path) -> None:
+def test_broken_and_foreign_files_raise_with_their_name(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     with pytest.raises(UnityGymError, match=r"model\.onnx cannot be read: No such file"):
         OnnxPolicy(path)
@@ -566,7 +566,7 @@ def test_broken_and_foreign_files_are_refused_by_name(tmp_path: Path) -> None:
         OnnxPolicy(path, Spaces(spaces.Box(-1, 1, (8,)), spaces.Box(-1, 1, (2,))), spec=BehaviorSpec([], CONTINUOUS))
 
 
-def test_a_missing_onnxruntime_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_onnxruntime_raises_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export_onnx(make_policy(*CASES["vector"]), tmp_path / "model.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UnityGymError, match=r"pip install 'unity-gym\[onnx\]'"):

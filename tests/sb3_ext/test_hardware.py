@@ -42,13 +42,13 @@ def test_large_updates_use_two_threads_and_small_ones_one() -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_one_core_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_one_core_one_thread_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "usable_cores", lambda: 1)
     assert hardware.threads_for(10**12) == 1
 
 
 @pytest.mark.parametrize("by", ["environment", "call"])
-def test_a_number_that_the_user_chose_stays(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_of_threads_set_by_the_user_is_kept(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if by == "environment":
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
     else:

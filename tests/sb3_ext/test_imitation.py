@@ -111,7 +111,7 @@ def test_the_loss_agrees_with_a_float64_reference(tmp_path: Path, actions: str, 
         assert imitation_loss(compare(policy, batch), batch).item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_mask_takes_forbidden_choices_out_of_the_loss(tmp_path: Path) -> None:
+def test_a_mask_excludes_forbidden_discrete_actions_from_the_loss(tmp_path: Path) -> None:
     shown = load(write(tmp_path / "toy.demo", ACTIONS["branches"]))
     policy = make_policy(UnityPolicy, shown.spec.action_spec)
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_a_mask_takes_forbidden_choices_out_of_the_loss(tmp_path: Path) -> None:
     assert comparison.agrees[choice == 2, 0].all()
 
 
-def test_an_update_moves_the_actor_alone_and_by_the_numbers_that_it_was_given(tmp_path: Path) -> None:
+def test_an_update_changes_only_the_actor_with_the_given_hyperparameters(tmp_path: Path) -> None:
     shown = load(write(tmp_path / "toy.demo", ACTIONS["hybrid"]))
     policy = make_policy(UnityPolicy, shown.spec.action_spec)
     cloning = BehavioralCloning(
@@ -149,7 +149,7 @@ def test_an_update_moves_the_actor_alone_and_by_the_numbers_that_it_was_given(tm
     assert all(torch.equal(end[name], value) for name, value in policy.state_dict().items())
 
 
-def test_without_numbers_of_its_own_it_takes_the_algorithms_and_goes_on_for_ever(tmp_path: Path) -> None:
+def test_without_its_own_hyperparameters_cloning_uses_those_of_the_algorithm_and_does_not_end(tmp_path: Path) -> None:
     shown = load(write(tmp_path / "toy.demo", ACTIONS["branches"]))
     cloning = BehavioralCloning(shown, strength=0.5)
     cloning.setup(make_policy(UnityPolicy, shown.spec.action_spec), 1e-2, 8)
@@ -158,7 +158,7 @@ def test_without_numbers_of_its_own_it_takes_the_algorithms_and_goes_on_for_ever
     assert {int(state["step"]) for state in cloning.optimizer.state.values()} == {3 * 3}  # 3 passes over 24 decisions
 
 
-def test_a_cloned_policy_acts_at_the_demonstrated_size(tmp_path: Path) -> None:
+def test_a_cloned_policy_acts_at_the_demonstrated_scale(tmp_path: Path) -> None:
     spec = BehaviorSpec(SENSORS, ActionSpec(2, ()))
     with DemonstrationWriter(tmp_path / "toy.demo", "Toy", spec) as writer:
         for _ in range(100):
@@ -185,7 +185,7 @@ def recorded_basic(path: Path) -> Path:
     return path
 
 
-def test_ppo_imitates_while_it_learns_and_its_saved_model_goes_on(tmp_path: Path) -> None:
+def test_ppo_imitates_while_it_learns_and_its_saved_model_continues(tmp_path: Path) -> None:
     path = recorded_basic(tmp_path / "basic.demo")
     env = UnityVecEnv("Unity-Basic-v0", seed=0)
     model = PPO(
@@ -226,7 +226,7 @@ def test_ppo_imitates_while_it_learns_and_its_saved_model_goes_on(tmp_path: Path
     assert loaded.cloning.update(0)["loss"] < 0.5 * first
 
 
-def test_a_demonstration_of_another_behavior_is_refused_sensor_by_sensor(tmp_path: Path) -> None:
+def test_a_demonstration_of_another_behavior_raises_with_each_differing_sensor(tmp_path: Path) -> None:
     path = write(tmp_path / "toy.demo", ACTIONS["branches"])
     env = UnityVecEnv("Unity-Basic-v0", seed=0)
     with pytest.raises(DemonstrationError) as caught:
@@ -240,7 +240,7 @@ def test_a_demonstration_of_another_behavior_is_refused_sensor_by_sensor(tmp_pat
 @pytest.mark.parametrize(
     "wrong", [{"strength": -1}, {"steps": -1}, {"n_epochs": 0}, {"batch_size": 0}, {"samples_per_update": -1}]
 )
-def test_numbers_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, float]) -> None:
+def test_invalid_hyperparameters_raise(tmp_path: Path, wrong: dict[str, float]) -> None:
     path = recorded_basic(tmp_path / "basic.demo")
     (name,) = wrong
     with pytest.raises(UnityGymError, match=name):

@@ -48,7 +48,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_policy_is_measured_over_episodes(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_policy_is_evaluated_over_episodes(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = content(results)
     arguments = [config(tmp_path), "--results-dir", str(results), "--inference", "--episodes", "5", "--seed", "1"]
     assert main([*arguments, "--resume", "--run-id", "old"]) == 0
@@ -68,7 +68,7 @@ def test_a_policy_is_measured_over_episodes(results: Path, tmp_path: Path, capsy
     assert content(results) == before
 
 
-def test_lines_tell_of_it_until_it_is_stopped(results: Path, tmp_path: Path) -> None:
+def test_progress_lines_are_printed_until_inference_is_stopped(results: Path, tmp_path: Path) -> None:
     before = content(results)
     arguments = ["--results-dir", str(results), "--run-id", "old", "--resume", "--inference", "--deterministic"]
     process = subprocess.Popen(
@@ -88,7 +88,7 @@ def test_lines_tell_of_it_until_it_is_stopped(results: Path, tmp_path: Path) -> 
     assert content(results) == before
 
 
-def test_a_policy_of_mlagents_earns_what_its_onnx_file_earns(
+def test_a_policy_of_mlagents_achieves_the_return_of_its_onnx_file(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(results)
@@ -125,7 +125,7 @@ def test_a_policy_of_mlagents_earns_what_its_onnx_file_earns(
     assert shown[0]["std_reward"] == pytest.approx(np.std(returns.values), abs=1e-3)
 
 
-def test_a_video_of_it_is_recorded(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_video_of_a_policy_is_recorded(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     arguments = [config(tmp_path), "--results-dir", str(results), "--initialize-from", "old", "--inference"]
     arguments += ["--episodes", "2", "--record"]
@@ -182,7 +182,7 @@ def test_every_agent_counts_as_often_whatever_the_length_of_its_episodes() -> No
     assert returns.values == [1.0, 2.0, 50.0, 5.0]
 
 
-def test_a_group_counts_once_for_those_that_are_left_when_it_ends() -> None:
+def test_a_group_counts_once_for_its_remaining_members_when_it_ends() -> None:
     agents = Agents([7, 7, 7])
     returns = EpisodeReturns(agents, 1)  # type: ignore[arg-type]
     step(agents, returns, [0], [-1.0, 0.0, 0.0], False)

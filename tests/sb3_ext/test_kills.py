@@ -85,7 +85,7 @@ def require_whole(folder: Path) -> None:
 
 @pytest.mark.timeout(200 * KILLS)
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_run_that_is_killed_at_any_moment_goes_on(tmp_path: Path, kind: str) -> None:
+def test_a_run_that_is_killed_at_any_moment_can_be_resumed(tmp_path: Path, kind: str) -> None:
     draw = random.Random(KILLS)
     folder = tmp_path / "results" / "killed"
     arguments = [settings_of(kind, tmp_path), "--run-id", "killed", "--seed", "1"]

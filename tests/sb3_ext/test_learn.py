@@ -73,7 +73,7 @@ def scalars(folder: Path) -> dict[str, list[int]]:
     return {name: [event.step for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
 
 
-def test_a_run_of_basic_leaves_what_unity_users_know(tmp_path: Path) -> None:
+def test_a_run_of_basic_writes_the_files_of_mlagents_learn(tmp_path: Path) -> None:
     file = config(tmp_path, max_steps=1000, summary_freq=500, checkpoint_interval=300, keep_checkpoints=2)
     process = start(tmp_path, file, "--run-id", "first", "--seed", "3")
     output, errors = process.communicate(timeout=120)
@@ -162,7 +162,7 @@ def test_a_run_writes_each_update_its_hyperparameters_and_its_times(tmp_path: Pa
     assert all("train/loss" in line for line in updates())
 
 
-def test_sac_tells_its_figures_and_goes_on_with_its_replay_buffer(
+def test_sac_logs_its_statistics_and_resumes_with_its_replay_buffer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = yaml.safe_load((CONFIGS.with_name("sac") / "Basic.yaml").read_text(encoding="utf-8"))
@@ -191,7 +191,7 @@ def test_sac_tells_its_figures_and_goes_on_with_its_replay_buffer(
     assert known["Policy/Curiosity Reward"] == [200, 400, 600]
 
 
-def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_from_its_last_complete_checkpoint(tmp_path: Path) -> None:
     keys = {"summary_freq": 200, "checkpoint_interval": 300}
     process = start(tmp_path, config(tmp_path, **keys), "--run-id", "killed")
     folder = tmp_path / "results" / "killed" / "Basic"
@@ -238,7 +238,7 @@ def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interrupted", [True, False])
-def test_a_run_that_nobody_reads_any_more_is_saved(tmp_path: Path, interrupted: bool) -> None:
+def test_a_run_whose_output_pipe_is_closed_is_saved(tmp_path: Path, interrupted: bool) -> None:
     """As when Ctrl-C also ends the `tee` that its output goes to, and behind `| head`."""
     process = start(tmp_path, config(tmp_path, summary_freq=100), "--run-id", "unread")
     await_line(process, "Step: 100.")
@@ -253,7 +253,7 @@ def test_a_run_that_nobody_reads_any_more_is_saved(tmp_path: Path, interrupted: 
     assert len(steps(tmp_path / "results" / "unread" / "Basic")) == 1
 
 
-def test_what_was_learned_until_a_player_fails_is_saved(tmp_path: Path) -> None:
+def test_training_progress_is_saved_when_a_player_fails(tmp_path: Path) -> None:
     flags = ("--num-envs", "2", "--max-lifetime-restarts", "0")
     process = start(tmp_path, config(tmp_path, summary_freq=100), "--run-id", "failed", *flags)
     await_line(process, "Step: 100.")
@@ -272,7 +272,7 @@ def test_what_was_learned_until_a_player_fails_is_saved(tmp_path: Path) -> None:
     assert steps(tmp_path / "results" / "failed" / "Basic")[-1] >= 100
 
 
-def test_debug_and_graphics_of_the_first_player_alone(
+def test_debug_and_graphics_of_the_first_player_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sb3_ext.console._FIRST_PROGRESS", 0.01)
@@ -353,7 +353,7 @@ def content(folder: Path) -> dict[str, bytes]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done_is_told_in_one_line_and_changes_nothing(
+def test_impossible_requests_are_reported_in_one_line_and_change_nothing(
     finished: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(finished)
@@ -366,7 +366,7 @@ def test_what_cannot_be_done_is_told_in_one_line_and_changes_nothing(
     assert content(finished) == before
 
 
-def test_a_checkpoint_of_another_network_is_refused(
+def test_a_checkpoint_of_another_network_raises(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(finished)
@@ -388,7 +388,7 @@ def test_a_checkpoint_of_another_network_is_refused(
         ("another behavior's", "is of another network or behavior than the settings describe: "),
     ],
 )
-def test_an_initial_file_that_is_no_checkpoint_of_the_behavior_is_refused(
+def test_an_initial_file_that_is_no_checkpoint_of_the_behavior_raises(
     finished: Path, tmp_path: Path, kind: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "file.zip"
@@ -409,7 +409,7 @@ def test_an_initial_file_that_is_no_checkpoint_of_the_behavior_is_refused(
     assert content(finished) == before
 
 
-def test_a_name_that_no_behavior_has_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_behavior_name_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "typo.yaml"
     file.write_text("default_settings: {}\nbehaviors: {Bsaic: {}}\nenv_settings: {env_path: embedded:Basic}\n")
     assert main([str(file), "--results-dir", str(tmp_path)]) == 1
@@ -430,7 +430,7 @@ def test_a_run_starts_with_the_networks_of_another(finished: Path, tmp_path: Pat
     assert not all(torch.equal(before[key], learned[key]) for key in before)  # the last timesteps are learned from
 
 
-def test_force_on_the_command_line_beats_resume_in_the_file(finished: Path, tmp_path: Path) -> None:
+def test_force_on_the_command_line_overrides_resume_in_the_file(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "old", tmp_path / "old")
     tree = yaml.safe_load(Path(config(tmp_path, max_steps=20)).read_text(encoding="utf-8"))
     tree["checkpoint_settings"] = {"resume": True, "run_id": "old", "results_dir": str(tmp_path)}
@@ -464,7 +464,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_while_players_start_ends_it_at_once(tmp_path: Path, number: int, code: int) -> None:
+def test_a_signal_while_players_start_ends_the_run_at_once(tmp_path: Path, number: int, code: int) -> None:
     build = tmp_path / "silent.x86_64"
     build.write_text("#!/bin/sh\necho started > started\nexec sleep 300\n")
     build.chmod(0o755)
@@ -485,7 +485,7 @@ def test_a_signal_while_players_start_ends_it_at_once(tmp_path: Path, number: in
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_device_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for device in ("cuda", "cuda:1", "mps", "cpu:3"):
         if device == "mps" and torch.backends.mps.is_available():
             continue
@@ -525,7 +525,7 @@ def test_ctrl_c_while_a_line_is_written_saves_as_at_any_other_time(
     assert b"Basic: saved " in terminal.shown
 
 
-def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_partial_file(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     write(tmp_path / "file", b"old")
@@ -564,7 +564,7 @@ def test_a_disk_that_is_full_at_a_checkpoint_ends_the_run_and_keeps_the_last(
     assert steps(tmp_path / "old" / "Basic") == [300, 320, 400]
 
 
-def test_no_experience_stays_that_the_checkpoint_of_its_step_has_learned_from(tmp_path: Path) -> None:
+def test_experience_already_used_by_the_checkpoint_is_not_kept(tmp_path: Path) -> None:
     # The checkpoint is due with the last timestep, before its outcome is known and learned from.
     file = config(tmp_path, max_steps=320, checkpoint_interval=320)
     assert main([file, "--results-dir", str(tmp_path), "--run-id", "run"]) == 0
@@ -572,7 +572,7 @@ def test_no_experience_stays_that_the_checkpoint_of_its_step_has_learned_from(tm
     assert not list(tmp_path.rglob("experience-*"))
 
 
-def test_players_draw_parameters_from_samplers(tmp_path: Path) -> None:
+def test_players_sample_environment_parameters(tmp_path: Path) -> None:
     def rewards(name: str, scale: Any) -> list[str]:
         file = config(tmp_path, "3DBall", max_steps=1200, summary_freq=1200)
         tree = yaml.safe_load(Path(file).read_text(encoding="utf-8"))

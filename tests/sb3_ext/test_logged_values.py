@@ -32,19 +32,19 @@ def logged(model: Any, folder: Path, timesteps: int) -> set[str]:
     return set((folder / "progress.csv").read_text().splitlines()[0].split(","))
 
 
-def test_ppo_logs_what_its_page_explains(tmp_path: Path) -> None:
+def test_ppo_logs_the_values_that_its_page_explains(tmp_path: Path) -> None:
     signals = [Extrinsic(), Curiosity(), RND()]
     model = PPO("UnityPolicy", make_toys(HYBRID), buffer_size=32, batch_size=16, reward_signals=signals)
     assert logged(model, tmp_path, 64) <= documented("ppo", "curiosity", "rnd")
 
 
 @pytest.mark.parametrize("actions", [HYBRID, spaces.Discrete(3)], ids=["hybrid", "discrete"])
-def test_sac_logs_what_its_page_explains(tmp_path: Path, actions: spaces.Space[Any]) -> None:
+def test_sac_logs_the_values_that_its_page_explains(tmp_path: Path, actions: spaces.Space[Any]) -> None:
     model = SAC("UnitySACPolicy", make_toys(actions), buffer_size=64, batch_size=8, reward_signals=[Extrinsic(), RND()])
     assert logged(model, tmp_path, 48) <= documented("sac", "ppo", "rnd")
 
 
-def test_poca_logs_what_its_page_explains(tmp_path: Path) -> None:
+def test_poca_logs_the_values_that_its_page_explains(tmp_path: Path) -> None:
     env = UnityVecEnv("Unity-Basic-v0")
     model = POCA("UnityPOCAPolicy", env, buffer_size=32, batch_size=16, policy_kwargs={"hidden_units": 8})
     assert logged(model, tmp_path, 64) <= documented("poca", "ppo")

@@ -25,7 +25,7 @@ def models_of(training: MultiBehaviorTraining) -> dict[str, POCA]:
     return {name: POCA.from_spec("UnityPOCAPolicy", spec, **SMALL) for name, spec in training.behavior_specs.items()}
 
 
-def test_behaviors_learn_in_turn_against_each_other_and_go_on_after_a_save(
+def test_behaviors_learn_in_turn_against_each_other_and_continue_after_a_save(
     training: MultiBehaviorTraining, tmp_path: Path
 ) -> None:
     models = models_of(training)
@@ -58,7 +58,7 @@ def test_behaviors_without_self_play_learn_at_the_same_time(training: MultiBehav
     assert all(model.num_timesteps >= 150 and model._n_updates > 0 for model in models.values())
 
 
-def test_what_is_missing_is_named(training: MultiBehaviorTraining) -> None:
+def test_missing_models_and_settings_are_named(training: MultiBehaviorTraining) -> None:
     models = models_of(training)
     with pytest.raises(InvalidValueError, match=r"'Goalie' has no model; there are models of \['Striker'\]"):
         training.learn({"Striker": models["Striker"]}, 10)

@@ -22,7 +22,7 @@ def body(*sensors: ObservationSpec, **settings: object) -> NetworkBody:
     return NetworkBody(BehaviorSpec(list(sensors), ActionSpec(2, ())), NetworkSettings(**settings))  # type: ignore[arg-type]
 
 
-def test_a_vector_body_is_dense_layers_and_swish() -> None:
+def test_a_vector_body_consists_of_dense_layers_with_swish() -> None:
     net = body(sensor(3), sensor(2), hidden_units=16, num_layers=3)
     first, second = torch.randn(7, 3), torch.randn(7, 2)
     features, memory = net([first, second])
@@ -64,14 +64,14 @@ def test_visual_encoders_have_unitys_layers(kind: str, side: int, convolutions: 
     torch.testing.assert_close(features, net([images.float() / 255])[0])
 
 
-def test_images_too_small_for_their_encoder_are_refused_with_what_fits() -> None:
+def test_images_too_small_for_their_encoder_raise_with_the_minimum() -> None:
     with pytest.raises(UnityGymError, match=r"16×16.*fully_connected.*match3"):
         body(sensor(3, 16, 16), vis_encode_type="simple")
     with pytest.raises(InvalidValueError, match="nature_cnn"):
         body(sensor(3, 84, 84), vis_encode_type="nature")
 
 
-def test_absent_entities_and_their_order_do_not_matter() -> None:
+def test_absent_entities_and_the_order_of_entities_have_no_effect() -> None:
     net = body(sensor(4), sensor(6, 3, variable=True), sensor(2, 5, variable=True))
     own, more = torch.randn(3, 4), torch.randn(3, 2, 5)
     entities = torch.randn(3, 6, 3)
@@ -83,7 +83,7 @@ def test_absent_entities_and_their_order_do_not_matter() -> None:
     torch.testing.assert_close(shorter([own, entities[:, :4], more])[0], expected)
 
 
-def test_a_faint_entity_is_an_entity_and_none_at_all_is_no_error() -> None:
+def test_an_entity_of_small_values_counts_and_no_entity_at_all_does_not_raise() -> None:
     net = body(sensor(4), sensor(3, 2, variable=True))
     own = torch.randn(1, 4)
     nobody = net([own, torch.zeros(1, 3, 2)])[0]
@@ -93,12 +93,12 @@ def test_a_faint_entity_is_an_entity_and_none_at_all_is_no_error() -> None:
     assert not torch.allclose(net([own, faint])[0], nobody)
 
 
-def test_only_entities_are_enough() -> None:
+def test_entities_without_another_observation_are_supported() -> None:
     features, _ = body(sensor(3, 2, variable=True), hidden_units=8)([torch.randn(5, 3, 2)])
     assert features.shape == (5, 8)
 
 
-def test_the_goal_writes_the_last_layer() -> None:
+def test_the_goal_signal_generates_the_last_layer() -> None:
     net = body(sensor(3), sensor(2, kind=GOAL), hidden_units=8, num_layers=2)
     assert len(net.layers) == 2  # one dense layer and its swish are left
     vector, goal = torch.randn(6, 3), torch.randn(6, 2)
@@ -112,7 +112,7 @@ def test_the_goal_writes_the_last_layer() -> None:
         body(sensor(3, 2, kind=GOAL, variable=True))
 
 
-def test_memory_over_a_sequence_is_memory_step_by_step() -> None:
+def test_an_lstm_over_a_sequence_equals_single_steps() -> None:
     net = body(sensor(3), hidden_units=8, memory_size=12, sequence_length=5)
     rows, start = torch.randn(4, 5, 3), torch.randn(4, 12)
     features, end = net([rows.reshape(20, 3)], start, 5)
@@ -149,7 +149,7 @@ def test_running_statistics_are_those_of_all_rows_at_once() -> None:
     np.testing.assert_allclose(running(x).numpy(), expected, rtol=1e-9)
 
 
-def test_statistics_travel_with_the_network_and_are_shared_with_a_second_body() -> None:
+def test_statistics_are_saved_with_the_network_and_shared_with_a_second_body() -> None:
     net = body(sensor(3), sensor(3, 20, 20), normalize=True)
     spec = BehaviorSpec([sensor(3), sensor(3, 20, 20)], ActionSpec(2, ()))
     twin = NetworkBody(spec, net.settings, net.normalization)
@@ -162,6 +162,6 @@ def test_statistics_travel_with_the_network_and_are_shared_with_a_second_body() 
 
 
 @pytest.mark.parametrize("wrong", [{"hidden_units": 0}, {"memory_size": 7}, {"memory_size": -2}, {"num_layers": 0}])
-def test_sizes_that_are_none_are_refused(wrong: dict) -> None:
+def test_invalid_sizes_raise(wrong: dict) -> None:
     with pytest.raises(UnityGymError, match=next(iter(wrong))):
         NetworkSettings(**wrong)

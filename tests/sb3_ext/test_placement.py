@@ -55,7 +55,7 @@ def test_learn_a_run_and_a_worker_give_equal_weights(tmp_path: Path, algorithm: 
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-def test_players_are_shared_out_over_workers(tmp_path: Path, threaded: bool) -> None:
+def test_players_are_distributed_over_workers(tmp_path: Path, threaded: bool) -> None:
     file = write(tmp_path, "WallJump", max_steps=500, threaded=threaded, time_horizon=16)
     flags = ["--env", "Unity-WallJump-v0", "--num-envs", "3", "--num-workers", "2", "--results-dir", str(tmp_path)]
     assert main([str(file), *flags, "--seed", "1", "--run-id", "shared"]) == 0
@@ -68,7 +68,7 @@ def test_players_are_shared_out_over_workers(tmp_path: Path, threaded: bool) -> 
     assert len(list(logs.rglob("Player-*.log"))) == 3
 
 
-def test_more_workers_than_players_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_workers_than_players_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(write(tmp_path, "Basic")), "--num-workers", "2", "--results-dir", str(tmp_path)]) == 1
     assert "num_workers" in capsys.readouterr().err
     assert not (tmp_path / "ppo").exists()
@@ -94,7 +94,7 @@ def test_a_player_that_dies_is_launched_again_and_the_run_ends_as_planned(tmp_pa
 
 
 @posix
-def test_a_worker_that_dies_counts_as_its_players_dying(tmp_path: Path) -> None:
+def test_a_worker_that_dies_counts_as_the_death_of_its_players(tmp_path: Path) -> None:
     file = write(tmp_path, "Basic", max_steps=3000, summary_freq=100)
     flags = ["--env", "Unity-Basic-v0", "--num-workers", "1", "--restarts-rate-limit-period-s", "1"]
     process = run(tmp_path, file, *flags, "--max-lifetime-restarts", "1", "--run-id", "worker")
@@ -116,7 +116,7 @@ def test_a_worker_that_dies_counts_as_its_players_dying(tmp_path: Path) -> None:
     assert output.splitlines()[-1].startswith("[INFO] Basic: saved ")
 
 
-def test_restarts_are_limited_per_player_in_all_and_within_a_period() -> None:
+def test_restarts_per_player_are_limited_in_total_and_within_a_period() -> None:
     now = [0.0]
     policy = RestartPolicy(3, 1, 60, lambda: now[0])
     assert policy.allows(0)
@@ -132,7 +132,7 @@ def test_restarts_are_limited_per_player_in_all_and_within_a_period() -> None:
     assert all(unlimited.allows(0) for _ in range(100))
 
 
-def test_what_was_collected_but_not_learned_from_is_learned_from_after_resume(tmp_path: Path) -> None:
+def test_experience_not_yet_learned_from_is_used_after_resume(tmp_path: Path) -> None:
     file = write(tmp_path, "3DBall", max_steps=300)
     flags = ["--env", "Unity-3DBall-v0", "--seed", "3", "--results-dir", str(tmp_path), "--run-id", "stopped"]
     process = run(tmp_path, write(tmp_path, "3DBall", max_steps=100_000, summary_freq=12), *flags)
@@ -154,7 +154,7 @@ def test_what_was_collected_but_not_learned_from_is_learned_from_after_resume(tm
     assert read_checkpoint(checkpoint).state["counters"]["_n_updates"] == counters["_n_updates"] + 3
 
 
-def test_any_error_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_error_saves_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sb3_ext.records import BehaviorRecord
 
     def fail(*_: Any) -> str:
@@ -171,7 +171,7 @@ def test_any_error_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 _HUGE = r"behavior 'Rogue\?team=0', agent 1: the reward is 1e\+25; rewards must be finite and at most 1e\+18"
 
 
-def test_a_reward_that_no_network_can_learn_ends_a_run_with_one_error_and_what_was_learned_is_saved(
+def test_an_extreme_reward_ends_a_run_with_one_error_and_saves_the_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--env", faulty_player.launcher(tmp_path, "huge-reward"), "--results-dir", str(tmp_path)]
@@ -180,7 +180,7 @@ def test_a_reward_that_no_network_can_learn_ends_a_run_with_one_error_and_what_w
     assert list((tmp_path / "huge").glob("*.onnx"))
 
 
-def test_a_reward_that_no_network_can_learn_is_an_error_of_learn(tmp_path: Path) -> None:
+def test_learn_raises_for_an_extreme_reward(tmp_path: Path) -> None:
     env = UnityVecEnv(file_name=faulty_player.launcher(tmp_path, "huge-reward"))
     with closing(env), pytest.raises(UnityGymError, match=_HUGE):
         PPO("UnityPolicy", env, buffer_size=64, batch_size=32).learn(64)
@@ -252,7 +252,7 @@ def remote_sampler(*channels: StagedChannel) -> RemoteSampler:
     return RemoteSampler(StagedPlace(*channels), arguments, 0, 1, on_restart=[].append)
 
 
-def test_a_sampler_that_is_lost_between_collections_starts_again_with_all_that_was_set_meanwhile() -> None:
+def test_a_sampler_lost_between_collections_restarts_with_all_values_set_since() -> None:
     lost, again = StagedChannel(1), StagedChannel(100)
     sampler = remote_sampler(lost, again)
     assert sampler.wait()
@@ -269,7 +269,7 @@ def test_a_sampler_that_is_lost_between_collections_starts_again_with_all_that_w
     assert again.calls[-1][0] == "collect"
 
 
-def test_a_signal_ends_the_wait_for_a_sampler_that_cannot_start_again() -> None:
+def test_a_signal_ends_the_wait_for_a_sampler_that_cannot_restart() -> None:
     silent = StagedChannel(0, starts=False)
     sampler = remote_sampler(StagedChannel(1), silent)
     assert sampler.wait()
@@ -312,7 +312,7 @@ class StagedTraining(JointTraining):
         super()._take(number, samples)
 
 
-def test_a_sampler_that_finishes_first_starts_again_at_once_and_a_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_that_finishes_first_continues_at_once_and_a_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def only_the_second(samplers: list[Any], seconds: float = 0) -> list[int]:  # noqa: ARG001
         return [len(samplers) - 1]  # the first one finishes last
 

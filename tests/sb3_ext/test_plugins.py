@@ -141,7 +141,7 @@ stats_writers: [log]
     assert "stats_writers" not in yaml.safe_load(dump(loads("default_settings: {}")))
 
 
-def test_they_are_inherited_from_the_default_settings() -> None:
+def test_settings_of_other_packages_are_inherited_from_the_default_settings() -> None:
     settings = loads(
         "default_settings: {trainer_type: my_ppo, hyperparameters: {gradient_norm: 0.25}, reward_signals: {steady: }}\n"
         "behaviors: {Ball: {max_steps: 7}, Wall: {trainer_type: ppo}}"
@@ -170,7 +170,7 @@ def test_they_are_inherited_from_the_default_settings() -> None:
         ("{reward_signals: {steady: {network_settings: {}}}}", "steady.network_settings is an unknown key"),
     ],
 )
-def test_a_mistake_in_them_is_reported_at_its_place(behavior: str, words: str) -> None:
+def test_a_mistake_in_settings_of_other_packages_is_reported_at_its_place(behavior: str, words: str) -> None:
     with pytest.raises(SettingsError) as caught:
         loads(f"behaviors: {{Ball: {behavior}}}")
     assert words in str(caught.value)
@@ -193,7 +193,7 @@ def test_a_package_that_registers_something_else_is_named(behavior: str, words: 
         loads(f"behaviors: {{Ball: {behavior}}}")
 
 
-def test_an_unknown_statistics_writer_is_an_error() -> None:
+def test_an_unknown_statistics_writer_raises() -> None:
     with pytest.raises(SettingsError, match=r"stats_writers\[0\] is 'lag': .*known are log, mlflow or wandb; did you"):
         loads("default_settings: {}\nstats_writers: [lag]")
 
@@ -206,7 +206,7 @@ def test_a_visual_encoder_of_another_package_encodes_images() -> None:
         visual_encoder("wrong", (3, 4, 5), 7)
 
 
-def test_a_run_uses_them(tmp_path: Path) -> None:
+def test_a_run_uses_plugins_of_other_packages(tmp_path: Path) -> None:
     tree = yaml.safe_load((CONFIGS / "ppo" / "Basic.yaml").read_text(encoding="utf-8"))
     behavior = tree["behaviors"]["Basic"]
     behavior |= {"trainer_type": "my_ppo", "max_steps": 200, "summary_freq": 100}

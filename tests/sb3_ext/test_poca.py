@@ -225,7 +225,7 @@ def test_values_baselines_returns_advantages_and_losses_agree_with_a_float64_ref
 
 
 @pytest.mark.parametrize("rollout", ["trajectories", "cut"])
-def test_the_critics_memory_follows_each_member_through_its_episode(
+def test_the_recurrent_state_of_the_critic_follows_each_member_through_its_episode(
     rollout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = simulation(rollout=rollout, learning_rate=0.0, network={"memory_size": 8, "sequence_length": 4})
@@ -273,7 +273,7 @@ def test_the_critics_memory_follows_each_member_through_its_episode(
 
 
 @pytest.mark.parametrize("members", range(1, 8))
-def test_the_order_of_the_members_changes_nothing(members: int) -> None:
+def test_the_order_of_the_members_has_no_effect(members: int) -> None:
     body = GroupBody(GroupSimulation(make(), ()).table.spec, NetworkSettings(hidden_units=16))
     regard_actions(body)
     rng = np.random.default_rng(members)
@@ -290,7 +290,7 @@ def test_the_order_of_the_members_changes_nothing(members: int) -> None:
     torch.testing.assert_close(found[1:], expected[1:][order])
 
 
-def test_the_baseline_of_a_member_knows_what_others_do_and_not_what_it_does() -> None:
+def test_the_baseline_of_a_member_depends_on_the_actions_of_others_but_not_its_own() -> None:
     body = GroupBody(GroupSimulation(make(), ()).table.spec, NetworkSettings(hidden_units=16))
     seen, done = torch.randn(3, 3), torch.zeros(3, 3, requires_grad=True)
     sets = GroupIndex(torch.arange(3)[None], torch.ones(1, 3, dtype=torch.bool))
@@ -307,7 +307,7 @@ def test_the_baseline_of_a_member_knows_what_others_do_and_not_what_it_does() ->
 
 @pytest.mark.parametrize("memory", [0, 8])
 @pytest.mark.parametrize("name", ["both", "image"])
-def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: int, tmp_path: Path) -> None:
+def test_save_and_load_keep_every_action_and_learning_continues(name: str, memory: int, tmp_path: Path) -> None:
     actions, observations = SPACES[name]
     env = make_toys(actions, observations, 2)
     network = {"normalize": True, "hidden_units": 16, "memory_size": memory, "sequence_length": 4}
@@ -337,7 +337,7 @@ def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: i
 
 
 @pytest.mark.parametrize("memory", [0, 8])
-def test_acting_needs_the_actor_alone(memory: int, tmp_path: Path) -> None:
+def test_acting_evaluates_the_actor_only(memory: int, tmp_path: Path) -> None:
     env = make_toys(HYBRID)
     network = {"hidden_units": 16, "memory_size": memory, "sequence_length": 4}
     model = POCA("UnityPOCAPolicy", env, buffer_size=30, batch_size=16, policy_kwargs=network, seed=0, device="cpu")
@@ -377,7 +377,7 @@ def strikes(knights: Path) -> Path:
 
 @posix
 @pytest.mark.parametrize("memory", [0, 8])
-def test_every_reward_signal_and_cloning_teach_groups(knights: Path, strikes: Path, memory: int) -> None:
+def test_every_reward_signal_and_cloning_train_groups(knights: Path, strikes: Path, memory: int) -> None:
     env = UnityVecEnv("Unity-v0", file_name=str(knights), seed=0)
     signals = [
         Extrinsic(gamma=0.9),
@@ -408,7 +408,7 @@ def test_every_reward_signal_and_cloning_teach_groups(knights: Path, strikes: Pa
 
 
 @pytest.mark.parametrize("groupmates", [True, False])
-def test_what_groupmates_get_of_their_own_can_be_left_out(groupmates: bool) -> None:
+def test_individual_rewards_of_groupmates_can_be_excluded(groupmates: bool) -> None:
     place = simulation(groupmate_rewards=groupmates)
     model, rollouts = place.model, []
     take = model._take_rollout
@@ -419,7 +419,7 @@ def test_what_groupmates_get_of_their_own_can_be_left_out(groupmates: bool) -> N
     assert model._records["rollout/extrinsic_reward"] == pytest.approx(expected.mean().item())
 
 
-def test_what_poca_cannot_do_is_refused() -> None:
+def test_unsupported_uses_of_poca_raise() -> None:
     env = make_toys(spaces.Discrete(2))
     with pytest.raises(TypeError, match="second_critic"):
         POCA("UnityPOCAPolicy", env, second_critic="min")
@@ -437,7 +437,7 @@ def test_what_poca_cannot_do_is_refused() -> None:
 
 
 @posix
-def test_unity_learn_trains_poca_and_goes_on(knights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unity_learn_trains_poca_and_resumes(knights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {
         "trainer_type": "poca",
         "hyperparameters": {"batch_size": 64, "buffer_size": 300},
@@ -498,6 +498,6 @@ SACRIFICES = 20_000
 
 @posix
 @pytest.mark.slow
-def test_poca_learns_to_die_for_the_others_and_ppo_does_not(knights: Path) -> None:
+def test_poca_learns_to_sacrifice_a_member_and_ppo_does_not(knights: Path) -> None:
     assert min(courage(POCA, seed, knights) for seed in range(5)) > 0.9
     assert max(courage(PPO, seed, knights) for seed in range(5)) < 0.1

@@ -214,7 +214,7 @@ def test_losses_returns_and_advantages_agree_with_a_float64_reference(
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_update_for_update_the_same_as_plain_ppo(env_id: str) -> None:
+def test_each_update_equals_plain_ppo(env_id: str) -> None:
     numbers = {"batch_size": 32, "n_epochs": 4, "gae_lambda": 0.9, "clip_range": 0.2, "ent_coef": 0.01, "seed": 3}
 
     def make() -> DummyVecEnv:
@@ -286,7 +286,7 @@ def recurrent_model(**options: Any) -> tuple[PPO, list]:
     return model, rollouts
 
 
-def test_memory_is_the_agents_own_and_starts_with_its_episode() -> None:
+def test_each_agent_has_its_own_recurrent_state_which_starts_with_its_episode() -> None:
     model, rollouts = recurrent_model(n_epochs=1, rollout="cut")
     policy, checked = model.policy, []
     estimate = model._estimate
@@ -309,7 +309,7 @@ def test_memory_is_the_agents_own_and_starts_with_its_episode() -> None:
     assert rollouts
 
 
-def test_memories_are_renewed_with_the_weights_between_epochs() -> None:
+def test_recurrent_states_are_recomputed_with_the_new_weights_between_epochs() -> None:
     model, rollouts = recurrent_model()
     model.learn(200)
     rollout, policy = rollouts[-1], model.policy
@@ -376,7 +376,7 @@ def slow() -> Iterator[SlowPPO]:
     env.close()
 
 
-def test_agents_act_with_the_policy_before_an_update_until_it_is_over_or_the_next_is_due(slow: SlowPPO) -> None:
+def test_agents_act_with_the_previous_policy_until_the_update_ends_or_the_next_is_due(slow: SlowPPO) -> None:
     model, events = slow, slow.events
     policy, rollouts, acting = model.policy, [], []
     take, estimate = model._take_rollout, model._estimate
@@ -441,7 +441,7 @@ def test_during_an_update_the_old_policy_predicts_and_saving_waits_for_the_new_o
     assert once.function is None
 
 
-def test_what_an_update_or_a_callback_raises_meanwhile_ends_learning_after_the_update(slow: SlowPPO) -> None:
+def test_an_exception_during_an_update_ends_learning_after_the_update(slow: SlowPPO) -> None:
     model, events = slow, slow.events
 
     def interrupt() -> None:
@@ -477,7 +477,7 @@ def test_agents_of_unity_act_while_updates_run(tmp_path: Path, memory: int) -> N
 
 @pytest.mark.parametrize("memory", [0, 8])
 @pytest.mark.parametrize("name", SPACES)
-def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: int, tmp_path: Path) -> None:
+def test_save_and_load_keep_every_action_and_learning_continues(name: str, memory: int, tmp_path: Path) -> None:
     actions, observations = SPACES[name]
     if isinstance(actions, spaces.MultiBinary):
         env = DummyVecEnv([lambda: Bits(actions, observations)] * 2)
@@ -506,7 +506,7 @@ def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: i
     env.close()
 
 
-def test_the_mask_holds_in_predict() -> None:
+def test_predict_respects_the_mask() -> None:
     env = make_toys(spaces.MultiDiscrete([3, 2]))
     model = PPO("UnityPolicy", env, device="cpu")
     masks = np.tile([False, True, False, False, True], (40, 1))
@@ -516,14 +516,14 @@ def test_the_mask_holds_in_predict() -> None:
 
 
 @pytest.mark.parametrize(("scaling", "expected"), [("unity", [-2, 0, 4, 6]), ("clip", [-2, -2, 3, 6])])
-def test_raw_numbers_reach_the_environment_as_told(scaling: str, expected: list) -> None:
+def test_raw_continuous_actions_reach_the_environment_as_configured(scaling: str, expected: list) -> None:
     space = spaces.Box(-2, 6, (1,), np.float32)
     policy = UnityPolicy(spaces.Box(-1, 1, (2,)), space, lambda _: 1e-3, action_scaling=scaling)
     raw = np.array([[-9.0], [-1.5 if scaling == "unity" else -2.5], [1.5 if scaling == "unity" else 3], [7.0]])
     np.testing.assert_allclose(policy.environment_actions(raw).continuous[:, 0], expected)
 
 
-def test_a_rollout_of_trajectories_overflows_the_buffer_and_a_cut_one_fills_it() -> None:
+def test_a_rollout_of_trajectories_exceeds_the_buffer_size_and_a_cut_one_equals_it() -> None:
     sizes = {}
     for rollout in ("trajectories", "cut"):
         env = make_toys(spaces.Discrete(2))
@@ -707,7 +707,7 @@ def test_a_shared_critic_reads_the_actors_features(memory: int, tmp_path: Path) 
     env.close()
 
 
-def test_a_model_refuses_agents_of_another_behavior(tmp_path: Path) -> None:
+def test_a_model_rejects_agents_of_another_behavior(tmp_path: Path) -> None:
     env = UnityVecEnv("Unity-v0", file_name=all_sensors_player.launcher(tmp_path), num_envs=4)
     model = PPO("UnityPolicy", env, device="cpu")
     same_spaces = make_toys(env.action_space, env.observation_space, 4)  # but one vector instead of two sensors
@@ -718,7 +718,7 @@ def test_a_model_refuses_agents_of_another_behavior(tmp_path: Path) -> None:
     env.close()
 
 
-def test_schedules_fall_to_unitys_floors_and_functions_stay() -> None:
+def test_schedules_decrease_to_unitys_minimum_and_functions_are_kept() -> None:
     env = make_toys(spaces.Discrete(2))
     model = PPO("UnityPolicy", env, 1e-3, clip_range=0.3, ent_coef=lambda progress: progress, device="cpu")
     assert [model.lr_schedule(p) for p in (1, 0.5, 0)] == pytest.approx([1e-3, 5e-4, 1e-10])
@@ -746,7 +746,7 @@ def test_schedules_fall_to_unitys_floors_and_functions_stay() -> None:
         ({"second_critic": "min", "policy_kwargs": {"shared_critic": True}}, "give one of them"),
     ],
 )
-def test_wrong_options_are_refused(wrong: dict, words: str | None) -> None:
+def test_wrong_options_raise(wrong: dict, words: str | None) -> None:
     env = make_toys(spaces.Discrete(2))
     if words is None:  # no camera: the kind of encoder does not matter
         PPO("UnityPolicy", env, **wrong)
@@ -755,7 +755,7 @@ def test_wrong_options_are_refused(wrong: dict, words: str | None) -> None:
         PPO("UnityPolicy", env, **wrong)
 
 
-def test_sb3s_callbacks_wrappers_and_evaluation_fit(tmp_path: Path) -> None:
+def test_sb3s_callbacks_wrappers_and_evaluation_work(tmp_path: Path) -> None:
     def make() -> VecNormalize:
         return VecNormalize(VecMonitor(DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2)), norm_reward=False)
 
@@ -775,7 +775,7 @@ def test_sb3s_callbacks_wrappers_and_evaluation_fit(tmp_path: Path) -> None:
     assert mean > 5
 
 
-def test_agents_of_unity_are_waited_for_one_by_one() -> None:
+def test_agents_of_unity_are_each_waited_for_separately() -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
     model = PPO("UnityPolicy", env, buffer_size=240, batch_size=64, time_horizon=50, seed=0, device="cpu")
     model.learn(600)
@@ -788,7 +788,7 @@ def test_agents_of_unity_are_waited_for_one_by_one() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
 @pytest.mark.parametrize("memory", [0, 8])
-def test_rows_of_every_rhythm_with_all_sensors_and_a_mixed_action(tmp_path: Path, memory: int) -> None:
+def test_rows_with_different_decision_periods_all_sensors_and_a_hybrid_action(tmp_path: Path, memory: int) -> None:
     env = UnityVecEnv("Unity-v0", file_name=all_sensors_player.launcher(tmp_path), num_envs=4, seed=0)
     network = {"hidden_units": 16, "normalize": True, "memory_size": memory, "sequence_length": 4}
     model = PPO(
@@ -835,7 +835,7 @@ def test_rows_of_every_rhythm_with_all_sensors_and_a_mixed_action(tmp_path: Path
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
-def test_rows_without_an_agent_decide_nothing_behind_wrappers_either(tmp_path: Path) -> None:
+def test_rows_without_an_agent_do_not_act_with_wrappers_either(tmp_path: Path) -> None:
     env = VecMonitor(UnityVecEnv("Unity-v0", file_name=all_sensors_player.launcher(tmp_path), num_envs=6))
     model = PPO("UnityPolicy", env, buffer_size=40, batch_size=20, time_horizon=4, device="cpu")
     rollouts: list[Any] = []
@@ -848,7 +848,7 @@ def test_rows_without_an_agent_decide_nothing_behind_wrappers_either(tmp_path: P
 
 
 @pytest.mark.slow
-def test_basic_is_learned() -> None:
+def test_ppo_learns_basic() -> None:
     env = UnityVecEnv("Unity-Basic-v0", seed=0)
     model = PPO(
         "UnityPolicy",
@@ -874,7 +874,7 @@ def test_basic_is_learned() -> None:
 
 
 @pytest.mark.parametrize("kind", [PPO, SAC])
-def test_a_discount_that_is_set_later_has_its_effect(kind: Any, tmp_path: Path) -> None:
+def test_a_discount_that_is_set_later_takes_effect(kind: Any, tmp_path: Path) -> None:
     def trained(change: bool, **options: Any) -> torch.Tensor:
         signals = [Extrinsic(gamma=0.5)] if options.pop("signal", False) else [Extrinsic()]
         policy = "UnityPolicy" if kind is PPO else "UnitySACPolicy"
@@ -895,7 +895,7 @@ def test_a_discount_that_is_set_later_has_its_effect(kind: Any, tmp_path: Path) 
     assert not torch.equal(trained(False), expected)
 
 
-def test_one_discount_for_several_reward_signals_is_refused() -> None:
+def test_one_discount_for_several_reward_signals_raises() -> None:
     model = PPO("UnityPolicy", make_toys(spaces.Discrete(2)), reward_signals=[Extrinsic(), Curiosity()], device="cpu")
     with pytest.raises(UnityGymError, match="each of the 2 reward signals has a discount of its own"):
         model.gamma = 0.9

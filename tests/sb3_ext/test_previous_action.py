@@ -75,7 +75,7 @@ def repeated(model: UnityAlgorithm, episodes: int = 60) -> float:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_the_own_last_action_is_repeated(recipe: str) -> None:
+def test_a_policy_learns_to_repeat_its_last_action(recipe: str) -> None:
     algorithm, policy, steps, options = RECIPES[recipe]
     env = DummyVecEnv([Repeat] * 16)
     network = NETWORK | {"sequence_length": 2}
@@ -88,7 +88,7 @@ def test_the_own_last_action_is_repeated(recipe: str) -> None:
 
 @pytest.mark.parametrize("actions", [spaces.Box(-2, 6, (3,), np.float32), spaces.MultiDiscrete([3, 2]), HYBRID])
 @pytest.mark.parametrize("kind", [PPO, POCA])
-def test_probabilities_over_stored_sequences_are_those_of_acting(kind: type[PPO], actions: spaces.Space) -> None:
+def test_probabilities_over_stored_sequences_equal_those_of_acting(kind: type[PPO], actions: spaces.Space) -> None:
     policy = "UnityPolicy" if kind is PPO else "UnityPOCAPolicy"
     model = kind(policy, make_toys(actions), buffer_size=64, batch_size=32, policy_kwargs=NETWORK, seed=0, device="cpu")
     found = []
@@ -113,7 +113,7 @@ def test_probabilities_over_stored_sequences_are_those_of_acting(kind: type[PPO]
     assert model.policy.memory_size == (2 if kind is PPO else 1) * (8 + model.policy.body.action_size)
 
 
-def test_sac_reads_in_its_sequences_what_it_read_when_acting() -> None:
+def test_sac_has_the_same_inputs_in_its_sequences_as_when_acting() -> None:
     model = SAC(
         "UnitySACPolicy", make_toys(HYBRID), buffer_size=256, batch_size=64, policy_kwargs=NETWORK, seed=0, device="cpu"
     )
@@ -187,13 +187,13 @@ def test_an_exported_file_acts_by_its_own_previous_actions(tmp_path: Path, deter
         memory = after
 
 
-def test_without_memory_it_is_rejected() -> None:
+def test_previous_actions_without_memory_raise() -> None:
     network = {"use_previous_action": True}
     with pytest.raises(UnityGymError, match="use_previous_action must come with memory_size"):
         PPO("UnityPolicy", make_toys(HYBRID), policy_kwargs=network, device="cpu")
 
 
-def test_a_saved_model_goes_on(tmp_path: Path) -> None:
+def test_a_saved_model_continues(tmp_path: Path) -> None:
     env = make_toys(HYBRID)
     model = PPO("UnityPolicy", env, buffer_size=64, batch_size=32, policy_kwargs=NETWORK, device="cpu", seed=0)
     model.learn(64)
@@ -234,7 +234,7 @@ def test_a_cloned_policy_continues_from_its_previous_action(tmp_path: Path, is_r
         assert scores["accuracy"] < 0.6
 
 
-def test_a_run_with_it_resumes_and_acts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_previous_actions_resumes_and_acts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = {"memory": {"memory_size": 8, "sequence_length": 4, "use_previous_action": True}}
     small = {"hidden_units": 16, "num_layers": 1} | network
     file = str(write(tmp_path, "Basic", max_steps=120, network_settings=small))

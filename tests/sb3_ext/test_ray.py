@@ -118,7 +118,7 @@ def test_learn_in_a_script_on_two_nodes_and_in_two_processes_gives_equal_weights
     assert_equal(learned[0].policy.state_dict(), learned[1].policy.state_dict())
 
 
-def test_snapshots_teams_and_ratings_of_self_play_travel_to_samplers_on_three_nodes_and_back(
+def test_snapshots_teams_and_ratings_of_self_play_are_exchanged_with_samplers_on_three_nodes(
     tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sb3_ext.ray_cluster import ActorChannel
@@ -245,7 +245,7 @@ def test_an_unreachable_cluster_is_reported(tmp_path: Path, nodes: Nodes, capsys
     assert nodes.mark
 
 
-def test_without_the_extra_it_is_named(
+def test_without_the_extra_the_error_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -268,7 +268,7 @@ def test_without_the_extra_it_is_named(
         ("{num_envs: 2}", "{samplers: 3}", "3 samplers cannot share num_envs=2"),
     ],
 )
-def test_samplers_and_players(environment: str, ray: str, expected: Sequence[int] | str) -> None:
+def test_ray_settings_determine_workers_and_players(environment: str, ray: str, expected: Sequence[int] | str) -> None:
     settings = loads(f"default_settings: {{}}\nenv_settings: {environment}\nray: {ray}")
     if isinstance(expected, str):
         with pytest.raises(UnityGymError, match=expected):

@@ -124,7 +124,7 @@ def transitions(buffer: ReplayBuffer) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("length", [1, 4])
 @pytest.mark.parametrize("size", [60, 10_000])
-def test_what_can_be_drawn_are_the_newest_transitions_of_each_agent(length: int, size: int) -> None:
+def test_the_buffer_contains_the_newest_transitions_of_each_agent(length: int, size: int) -> None:
     buffer = ReplayBuffer(size * length, length, memory_size=2)
     log = fill(buffer, 60)
     found = transitions(buffer)
@@ -146,7 +146,7 @@ def test_what_can_be_drawn_are_the_newest_transitions_of_each_agent(length: int,
                 np.testing.assert_array_equal(mine, theirs, err_msg=name)
 
 
-def test_sequences_are_of_one_episode_without_gaps_and_start_with_their_memory() -> None:
+def test_sequences_are_of_one_episode_without_gaps_and_start_with_their_recurrent_state() -> None:
     buffer = ReplayBuffer(400, 4, memory_size=2)
     fill(buffer, 200)
     batch = buffer.sample(4000)
@@ -166,7 +166,7 @@ def test_sequences_are_of_one_episode_without_gaps_and_start_with_their_memory()
     assert torch.equal(batch.states[0].view(-1, 5, 3)[:, :-1], places)
 
 
-def test_an_agent_that_waits_long_gets_its_own_outcome() -> None:
+def test_an_agent_that_waits_long_receives_its_own_outcome() -> None:
     buffer, agents = ReplayBuffer(8), TrajectoryBuffer(1)
     table = Table(4)
     table.requests_decision[:] = True
@@ -196,7 +196,7 @@ def test_an_agent_that_waits_long_gets_its_own_outcome() -> None:
     assert (batch.rewards[mine] == 7).all()
 
 
-def test_of_more_sequences_than_there_is_room_for_the_last_ones_stay() -> None:
+def test_of_more_sequences_than_the_capacity_the_last_ones_are_kept() -> None:
     buffer, agents = ReplayBuffer(3), TrajectoryBuffer(1)
     table = Table(5)
     table.requests_decision[:] = True
@@ -211,7 +211,7 @@ def test_of_more_sequences_than_there_is_room_for_the_last_ones_stay() -> None:
 
 @pytest.mark.parametrize("length", [1, 4])
 @pytest.mark.parametrize("size", [60, 200, 20])
-def test_a_saved_buffer_goes_on(length: int, size: int) -> None:
+def test_a_saved_buffer_continues(length: int, size: int) -> None:
     buffer = ReplayBuffer(60 * length, length, memory_size=2)
     fill(buffer, 50)
     file = io.BytesIO()
@@ -242,7 +242,7 @@ def test_a_saved_buffer_goes_on(length: int, size: int) -> None:
         assert torch.equal(mine.rewards, theirs.rewards)
 
 
-def test_behind_the_ends_of_sequences_all_actions_are_allowed() -> None:
+def test_in_the_padding_of_sequences_all_actions_are_allowed() -> None:
     buffer = ReplayBuffer(400, 4, memory_size=2)
     fill(buffer, 30)
     file = io.BytesIO()
@@ -262,7 +262,7 @@ def test_behind_the_ends_of_sequences_all_actions_are_allowed() -> None:
         assert states[behind].all()
 
 
-def test_a_file_that_is_no_such_buffer_is_refused() -> None:
+def test_a_file_that_is_no_replay_buffer_raises() -> None:
     file = io.BytesIO()
     np.savez(file, columns=np.zeros(3))
     file.seek(0)

@@ -50,7 +50,7 @@ def updated(kind: type[PPO] | type[SAC], devices: tuple[str, ...]) -> Any:
 
 
 @pytest.mark.parametrize("kind", [PPO, SAC])
-def test_two_processes_make_the_weights_of_one(kind: type[PPO] | type[SAC]) -> None:
+def test_two_processes_give_the_weights_of_one(kind: type[PPO] | type[SAC]) -> None:
     one, two = updated(kind, ()), updated(kind, ("cpu",))
     start = model_of(kind, batch_size=33, buffer_size=1000).policy.state_dict()
     for name, weights in one.policy.state_dict().items():

@@ -304,7 +304,7 @@ def test_gail_agrees_with_a_float64_reference(
             agree(signal.beta, risen.clamp(min=0))
 
 
-def test_the_gradient_penalty_is_that_of_finite_differences_over_every_number_that_is_read(tmp_path: Path) -> None:
+def test_the_gradient_penalty_equals_finite_differences_over_every_input(tmp_path: Path) -> None:
     signal = GAIL(record(tmp_path / "toy.demo", HYBRID), use_actions=True, hidden_units=SIZE)
     signal.setup(HYBRID)
     reference = ReferenceGAIL(in_double(signal), HYBRID.action_spec)
@@ -329,7 +329,7 @@ def test_the_gradient_penalty_is_that_of_finite_differences_over_every_number_th
     torch.testing.assert_close(penalty.double(), expected, atol=1e-4, rtol=0)
 
 
-def test_rewards_of_gail_keep_their_digits_where_the_discriminator_is_certain(tmp_path: Path) -> None:
+def test_rewards_of_gail_keep_their_precision_where_the_discriminator_saturates(tmp_path: Path) -> None:
     signal = GAIL(record(tmp_path / "toy.demo", VECTORS), hidden_units=SIZE)
     signal.setup(VECTORS)
     batch = filled_up(make_rollout(VECTORS))
@@ -357,7 +357,7 @@ def ring(rng: np.random.Generator, places: int, n: int = 64, size: int = 8) -> R
 
 
 @pytest.mark.parametrize("kind", [Curiosity, RND])
-def test_what_was_seen_often_is_foreseen_and_no_longer_rewarded(kind: type[Curiosity] | type[RND]) -> None:
+def test_frequent_observations_are_predicted_and_no_longer_rewarded(kind: type[Curiosity] | type[RND]) -> None:
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     signal = kind(learning_rate=1e-3, hidden_units=32)
@@ -376,7 +376,7 @@ def test_what_was_seen_often_is_foreseen_and_no_longer_rewarded(kind: type[Curio
     assert last[~near].mean() > 3 * last[near].mean()
 
 
-def test_gail_separates_policy_and_expert_and_meets_when_they_are_one(tmp_path: Path) -> None:
+def test_gail_separates_policy_and_expert_and_converges_when_they_become_equal(tmp_path: Path) -> None:
     torch.manual_seed(0)
     spec = BehaviorSpec([sensor("place", 2)], ActionSpec(1, ()))
     rng = np.random.default_rng(0)
@@ -405,7 +405,7 @@ def test_gail_separates_policy_and_expert_and_meets_when_they_are_one(tmp_path: 
 
 
 @pytest.mark.slow
-def test_gail_alone_learns_3dball_and_its_estimates_part_and_meet(tmp_path: Path) -> None:
+def test_gail_alone_learns_3dball_and_its_estimates_separate_then_converge(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
 
     def expert(seen: np.ndarray) -> np.ndarray:
@@ -446,7 +446,7 @@ def test_gail_alone_learns_3dball_and_its_estimates_part_and_meet(tmp_path: Path
 # In an algorithm
 
 
-def test_every_observation_enters_curiositys_statistics_once_and_rnds_target_settles(tmp_path: Path) -> None:
+def test_each_observation_is_counted_once_by_curiosity_and_rnds_target_stays_fixed(tmp_path: Path) -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
     demonstration = record(tmp_path / "ball.demo", env.table.spec)
     signals = every_signal(demonstration, normalize=True)
@@ -473,7 +473,7 @@ def test_every_observation_enters_curiositys_statistics_once_and_rnds_target_set
     env.close()
 
 
-def test_gail_compares_actions_as_the_environment_gets_them(tmp_path: Path) -> None:
+def test_gail_compares_actions_as_the_environment_receives_them(tmp_path: Path) -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
     signal = GAIL(record(tmp_path / "ball.demo", env.table.spec), use_actions=True, hidden_units=SIZE)
     model = PPO("UnityPolicy", env, buffer_size=200, batch_size=50, time_horizon=20, reward_signals=[signal], seed=0)
@@ -509,7 +509,7 @@ ALGORITHMS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
 @pytest.mark.parametrize("memory", [0, 8])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_carries_them_beside_all_sensors_masks_mixed_actions_and_memory(
+def test_every_algorithm_trains_with_all_reward_signals_sensors_masks_hybrid_actions_and_memory(
     tmp_path: Path, algorithm: str, memory: int
 ) -> None:
     kind, policy, numbers = ALGORITHMS[algorithm]
@@ -551,7 +551,7 @@ def same(mine: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_a_saved_signal_goes_on_exactly(which: int, tmp_path: Path) -> None:
+def test_a_saved_signal_continues_exactly(which: int, tmp_path: Path) -> None:
     path = record(tmp_path / "toy.demo", VECTORS)
     batch = filled_up(make_rollout(VECTORS))
     first, second = ([*every_signal(path), GAIL(path, use_vail=True)][which] for _ in range(2))
@@ -569,7 +569,7 @@ def test_a_saved_signal_goes_on_exactly(which: int, tmp_path: Path) -> None:
     assert second.state_dict()["_extra_state"]["state"][0]["step"] == 8
 
 
-def test_a_saved_model_keeps_signals_and_optimizers_and_does_without_a_demonstration_until_it_learns(
+def test_a_saved_model_keeps_signals_and_optimizers_and_needs_a_demonstration_only_to_learn(
     tmp_path: Path,
 ) -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
@@ -598,7 +598,7 @@ def test_a_saved_model_keeps_signals_and_optimizers_and_does_without_a_demonstra
     env.close()
 
 
-def test_the_learning_rate_is_that_of_the_signal_also_after_loading() -> None:
+def test_a_signal_keeps_its_learning_rate_after_loading() -> None:
     old, new = RND(learning_rate=1e-3), RND(learning_rate=1e-5)
     for signal in (old, new):
         signal.setup(VECTORS)
@@ -611,7 +611,7 @@ def test_the_learning_rate_is_that_of_the_signal_also_after_loading() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_an_expert_is_a_rollout_of_what_was_recorded(spec: BehaviorSpec, tmp_path: Path) -> None:
+def test_expert_data_are_a_rollout_of_the_demonstration(spec: BehaviorSpec, tmp_path: Path) -> None:
     path = record(tmp_path / "toy.demo", spec, episodes=4)
     shown, expert = load(path), Expert(path, spec, memory_size=6)
     assert len(expert) == len(shown) == 4 * 5
@@ -632,7 +632,7 @@ def test_an_expert_is_a_rollout_of_what_was_recorded(spec: BehaviorSpec, tmp_pat
     assert set(drawn.tolist()) == set(range(20))
 
 
-def test_a_demonstration_of_another_behavior_is_refused_sensor_by_sensor(tmp_path: Path) -> None:
+def test_a_demonstration_of_another_behavior_raises_with_each_differing_sensor(tmp_path: Path) -> None:
     path = record(tmp_path / "toy.demo", CAMERA)
     signal = GAIL(path)
     with pytest.raises(DemonstrationError) as told:
@@ -653,7 +653,7 @@ def test_a_demonstration_of_another_behavior_is_refused_sensor_by_sensor(tmp_pat
         (lambda: Curiosity(hidden_units=0), "hidden_units"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make: Callable[[], LearnedSignal], words: str) -> None:
+def test_invalid_signals_raise(make: Callable[[], LearnedSignal], words: str) -> None:
     with pytest.raises(UnityGymError, match=words):
         make()
 
@@ -673,7 +673,7 @@ def configuration(folder: Path, **signals: Any) -> str:
     return str(path)
 
 
-def test_the_command_learns_from_signals_alone_and_logs_unitys_names(tmp_path: Path) -> None:
+def test_unity_learn_trains_from_signals_alone_and_logs_unitys_names(tmp_path: Path) -> None:
     spec = BehaviorSpec([sensor("ball", 8)], ActionSpec(2, ()))
     path = configuration(
         tmp_path,
@@ -697,7 +697,7 @@ def test_the_command_learns_from_signals_alone_and_logs_unitys_names(tmp_path: P
     assert "Policy/Extrinsic Reward" not in names
 
 
-def test_a_missing_demonstration_is_one_line_before_any_player_starts(
+def test_a_missing_demonstration_is_reported_in_one_line_before_any_player_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = configuration(tmp_path, gail={"demo_path": "missing.demo"})

@@ -274,7 +274,7 @@ def test_losses_targets_and_gradients_agree_with_a_float64_reference(
     env.close()
 
 
-def test_update_for_update_the_same_as_plain_sac_but_that_all_losses_come_before_all_steps(
+def test_each_update_equals_plain_sac_except_that_all_losses_precede_all_optimizer_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     env = DummyVecEnv([lambda: gym.make("Pendulum-v1", max_episode_steps=15)] * 4)
@@ -355,7 +355,7 @@ def test_update_for_update_the_same_as_plain_sac_but_that_all_losses_come_before
     env.close()
 
 
-def test_memory_is_the_agents_own_and_goes_through_sequences() -> None:
+def test_each_agent_has_its_own_recurrent_state_which_is_replayed_in_sequences() -> None:
     env = make_toys(spaces.Discrete(2), n=1)
     network = {"hidden_units": 16, "memory_size": 8, "sequence_length": 3}
     model = SAC(
@@ -393,7 +393,7 @@ def test_memory_is_the_agents_own_and_goes_through_sequences() -> None:
 
 @pytest.mark.parametrize("memory", [0, 8])
 @pytest.mark.parametrize("name", SPACES)
-def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: int, tmp_path: Path) -> None:
+def test_save_and_load_keep_every_action_and_learning_continues(name: str, memory: int, tmp_path: Path) -> None:
     actions, observations = SPACES[name]
     if isinstance(actions, spaces.MultiBinary):
         env = DummyVecEnv([lambda: Bits(actions, observations)] * 2)
@@ -435,7 +435,7 @@ def test_save_and_load_keep_every_action_and_go_on_learning(name: str, memory: i
 
 
 @pytest.mark.parametrize("memory", [0, 8])
-def test_learning_goes_on_from_model_and_replay_buffer_as_if_never_interrupted(memory: int, tmp_path: Path) -> None:
+def test_learning_continues_from_model_and_replay_buffer_as_if_never_interrupted(memory: int, tmp_path: Path) -> None:
     env = make_toys(HYBRID)
     network = {"normalize": True, "hidden_units": 16, "memory_size": memory, "sequence_length": 4}
     model = SAC(
@@ -469,7 +469,7 @@ def test_learning_goes_on_from_model_and_replay_buffer_as_if_never_interrupted(m
 
 
 @pytest.mark.parametrize(("init", "per_update", "per_signal"), [(0, 10, 5), (90, 4, 8), (0, 0.5, 1), (0, 7.5, 7.5)])
-def test_updates_come_as_often_as_told(init: int, per_update: float, per_signal: float) -> None:
+def test_updates_are_as_frequent_as_configured(init: int, per_update: float, per_signal: float) -> None:
     env = make_toys(spaces.Discrete(2))
     model = SAC(
         "UnitySACPolicy", env, buffer_size=1000, batch_size=30, steps_per_update=per_update, buffer_init_steps=init,
@@ -483,7 +483,7 @@ def test_updates_come_as_often_as_told(init: int, per_update: float, per_signal:
     env.close()
 
 
-def test_a_buffer_that_was_not_saved_is_filled_again_before_learning_goes_on(tmp_path: Path) -> None:
+def test_a_buffer_that_was_not_saved_is_filled_again_before_learning_continues(tmp_path: Path) -> None:
     env = make_toys(spaces.Discrete(2))
     model = SAC("UnitySACPolicy", env, batch_size=30, buffer_init_steps=60, device="cpu", seed=0)
     model.learn(120)
@@ -497,7 +497,7 @@ def test_a_buffer_that_was_not_saved_is_filled_again_before_learning_goes_on(tmp
     env.close()
 
 
-def test_the_best_model_of_an_evaluation_learns_once_its_new_buffer_has_enough(tmp_path: Path) -> None:
+def test_the_best_model_of_an_evaluation_learns_once_its_new_buffer_is_filled(tmp_path: Path) -> None:
     env = make_toys(spaces.Discrete(2), n=12)
     options = {"batch_size": 30, "buffer_init_steps": 60, "steps_per_update": 0.2, "policy_kwargs": {"hidden_units": 8}}
     model = SAC("UnitySACPolicy", env, **options, device="cpu", seed=0)
@@ -515,7 +515,7 @@ def test_the_best_model_of_an_evaluation_learns_once_its_new_buffer_has_enough(t
     env.close()
 
 
-def test_the_mask_holds_in_training_and_in_predict() -> None:
+def test_training_and_predict_respect_the_mask() -> None:
     env = make_toys(spaces.MultiDiscrete([3, 2]))
     model = SAC("UnitySACPolicy", env, steps_per_update=1000, device="cpu")
     model.learn(200)
@@ -550,13 +550,13 @@ def test_actions_fill_the_bounds_of_their_space() -> None:
         ({"batch_size": 32, "policy_kwargs": {"memory_size": 8}}, "sequence_length 64"),
     ],
 )
-def test_wrong_options_are_refused(wrong: dict, words: str) -> None:
+def test_wrong_options_raise(wrong: dict, words: str) -> None:
     env = make_toys(spaces.Discrete(2))
     with pytest.raises((UnityGymError, InvalidValueError), match=words):
         SAC("UnitySACPolicy", env, **wrong)
 
 
-def test_environments_that_sac_cannot_learn_on_are_refused() -> None:
+def test_environments_that_sac_does_not_support_raise() -> None:
     env = make_toys(spaces.Box(-1, 1, (2,), np.float32))
     with pytest.raises(UnityGymError, match="'normalize': True"):
         SAC("UnitySACPolicy", VecNormalize(env))
@@ -565,7 +565,7 @@ def test_environments_that_sac_cannot_learn_on_are_refused() -> None:
         SAC("UnitySACPolicy", unbounded)
 
 
-def test_a_replay_buffer_of_another_behavior_is_refused(tmp_path: Path) -> None:
+def test_a_replay_buffer_of_another_behavior_raises(tmp_path: Path) -> None:
     model = SAC("UnitySACPolicy", make_toys(spaces.Discrete(2)), device="cpu")
     model.learn(20)
     model.save_replay_buffer(tmp_path / "buffer.npz")
@@ -577,7 +577,7 @@ def test_a_replay_buffer_of_another_behavior_is_refused(tmp_path: Path) -> None:
         other.load_replay_buffer(tmp_path / "text")
 
 
-def test_sb3s_callbacks_wrappers_and_evaluation_fit(tmp_path: Path) -> None:
+def test_sb3s_callbacks_wrappers_and_evaluation_work(tmp_path: Path) -> None:
     def make() -> VecMonitor:
         return VecMonitor(DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2))
 
@@ -600,7 +600,7 @@ def test_sb3s_callbacks_wrappers_and_evaluation_fit(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
 @pytest.mark.parametrize("memory", [0, 8])
-def test_rows_of_every_rhythm_with_all_sensors_and_a_mixed_action(tmp_path: Path, memory: int) -> None:
+def test_rows_with_different_decision_periods_all_sensors_and_a_hybrid_action(tmp_path: Path, memory: int) -> None:
     env = UnityVecEnv("Unity-v0", file_name=all_sensors_player.launcher(tmp_path), num_envs=4, seed=0)
     network = {"hidden_units": 16, "normalize": True, "memory_size": memory, "sequence_length": 4}
     model = SAC(
@@ -645,7 +645,7 @@ def test_rows_of_every_rhythm_with_all_sensors_and_a_mixed_action(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_pendulum_is_learned() -> None:
+def test_sac_learns_pendulum() -> None:
     env = DummyVecEnv([lambda: gym.make("Pendulum-v1")])
     model = SAC(
         "UnitySACPolicy",

@@ -42,7 +42,7 @@ def parameters(algorithm: type) -> dict[str, inspect.Parameter]:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), ALGORITHMS)
-def test_every_parameter_of_sb3_is_accepted_or_refused_with_a_reason(
+def test_every_parameter_of_sb3_is_accepted_or_rejected_with_a_reason(
     ours: type[UnityAlgorithm], theirs: type, env: Any
 ) -> None:
     own, names = parameters(ours), ours.sb3_names
@@ -61,14 +61,14 @@ def test_every_parameter_of_sb3_is_accepted_or_refused_with_a_reason(
     assert not [name for name in own if f":param {name}:" not in mentioned + (inspect.getdoc(ours) or "")]
 
 
-def test_poca_has_the_parameters_of_ppo_but_for_a_second_critic() -> None:
+def test_poca_has_the_parameters_of_ppo_except_a_second_critic() -> None:
     of_poca, of_ppo = parameters(POCA), parameters(PPO)
     assert of_poca.keys() ^ of_ppo.keys() == {"second_critic", "groupmate_rewards", "baseline_coef"}
     assert all(of_poca[name].default == of_ppo[name].default for name in of_poca.keys() & of_ppo.keys())
 
 
 @pytest.mark.parametrize("algorithm", [PPO, POCA])
-def test_ppo_takes_the_names_of_sb3(algorithm: type[PPO], env: Any) -> None:
+def test_ppo_accepts_the_names_of_sb3(algorithm: type[PPO], env: Any) -> None:
     model = algorithm(
         POLICIES[algorithm],
         env,
@@ -107,7 +107,7 @@ def test_advantages_are_not_normalized_on_request(env: Any) -> None:
         assert max(estimates) < 1e-5
 
 
-def test_sac_takes_the_names_of_sb3(env: Any) -> None:
+def test_sac_accepts_the_names_of_sb3(env: Any) -> None:
     options: dict[str, Any] = {"buffer_size": 500, "batch_size": 8, "learning_starts": 16, "gamma": 0.9, **SMALL}
     model = SAC("UnitySACPolicy", env, train_freq=2, gradient_steps=3, ent_coef=0.25, **options)
     assert model.steps_per_update == model.reward_signal_steps_per_update == 2 * env.num_envs / 3
@@ -127,7 +127,7 @@ def test_sac_takes_the_names_of_sb3(env: Any) -> None:
     assert SAC("UnitySACPolicy", env, ent_coef=0.0, **options).learn(40).policy.log_ent_coef.exp().item() == 0
 
 
-def test_the_target_critics_move_every_so_many_updates_towards_a_given_entropy(env: Any) -> None:
+def test_target_update_interval_and_target_entropy_take_effect_in_sac(env: Any) -> None:
     moves: dict[int, list[int]] = {1: [], 4: []}
     for interval, moved in moves.items():
         model = SAC("UnitySACPolicy", env, batch_size=8, target_update_interval=interval, target_entropy=-7.0, **SMALL)
@@ -170,14 +170,14 @@ def test_the_target_critics_move_every_so_many_updates_towards_a_given_entropy(e
         (PPO, {"advantage_normalization": "none"}, "advantage_normalization is one of"),
     ],
 )
-def test_two_names_of_one_thing_or_a_wrong_value_are_one_clear_error(
+def test_two_names_of_one_parameter_or_a_wrong_value_raise_one_clear_error(
     algorithm: type[UnityAlgorithm], options: dict[str, Any], words: str, env: Any
 ) -> None:
     with pytest.raises((UnityGymError, InvalidValueError), match=words):
         algorithm(POLICIES[algorithm], env, **options)
 
 
-def test_sb3_names_change_a_model_that_is_loaded(env: Any, tmp_path: Any) -> None:
+def test_sb3_names_change_a_loaded_model(env: Any, tmp_path: Any) -> None:
     model = PPO("UnityPolicy", env, n_steps=8, batch_size=8, **SMALL)
     model.save(tmp_path / "model")
     loaded = PPO.load(tmp_path / "model", env, n_steps=4, gamma=0.5, clip_range_vf=0.1)
@@ -239,7 +239,7 @@ def test_policies_under_names_of_sb3_have_its_networks(
     env.close()
 
 
-def test_an_extractor_reads_what_sb3_gives_it(tmp_path: Path) -> None:
+def test_a_features_extractor_receives_the_inputs_of_sb3(tmp_path: Path) -> None:
     class Sums(BaseFeaturesExtractor):
         def __init__(self, observation_space: spaces.Space, factor: float) -> None:
             super().__init__(observation_space, features_dim=2)
@@ -292,13 +292,13 @@ def test_net_arch_and_activation_are_those_of_actor_and_critic(env: Any) -> None
         *(({name: "other"}, f"^{name} must be ") for name in NETWORK_UNSUPPORTED if name != "log_std_init"),
     ],
 )
-def test_a_conflict_in_policy_kwargs_is_one_clear_error(network: dict[str, Any], words: str, env: Any) -> None:
+def test_a_conflict_in_policy_kwargs_raises_one_clear_error(network: dict[str, Any], words: str, env: Any) -> None:
     with pytest.raises(UnityGymError, match=words):
         make(PPO, "UnityPolicy", env, **network)
 
 
 @pytest.mark.parametrize("ours", [PPO, SAC])
-def test_every_entry_of_policy_kwargs_of_sb3_is_accepted_or_refused(ours: type[UnityAlgorithm]) -> None:
+def test_every_entry_of_policy_kwargs_of_sb3_is_accepted_or_rejected(ours: type[UnityAlgorithm]) -> None:
     theirs = stable_baselines3.PPO if ours is PPO else stable_baselines3.SAC
     read = {"net_arch", "features_extractor_class", "features_extractor_kwargs", *NETWORK_UNSUPPORTED}
     own = {field.name for field in dataclasses.fields(NetworkSettings)} | read
@@ -339,7 +339,7 @@ def test_the_policy_has_the_methods_of_sb3(kind: type[PPO], actions: spaces.Spac
     env.close()
 
 
-def test_the_policy_of_sac_gives_actions(env: Any) -> None:
+def test_the_policy_of_sac_returns_actions(env: Any) -> None:
     model = make(SAC, "MlpPolicy", env)
     seen = model.policy.obs_to_tensor(np.zeros((2, 4), np.float32))[0]
     expected, _ = model.predict(seen.numpy(), deterministic=True)

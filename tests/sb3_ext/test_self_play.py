@@ -167,7 +167,7 @@ class Referee(SelfPlayVecEnv):
         self.meets = [self.self_play.drawn[-1]] * AREAS
 
 
-def test_players_and_ratings_are_those_that_a_referee_notes_game_by_game(make: Any) -> None:
+def test_opponents_and_ratings_equal_those_of_a_reference_match_by_match(make: Any) -> None:
     play = Named(
         save_steps=50,
         team_change=240,
@@ -192,7 +192,7 @@ def test_players_and_ratings_are_those_that_a_referee_notes_game_by_game(make: A
 
 
 @pytest.mark.parametrize("kind", [PPO, POCA])
-def test_only_what_the_learning_team_does_is_learned_from_and_all_of_it(make: Any, kind: type[PPO]) -> None:
+def test_all_decisions_of_the_learning_team_and_no_others_are_learned_from(make: Any, kind: type[PPO]) -> None:
     seen: list[Array] = []
 
     class Watched(kind):  # type: ignore[valid-type,misc]
@@ -212,7 +212,7 @@ def test_only_what_the_learning_team_does_is_learned_from_and_all_of_it(make: An
     assert [np.count_nonzero(teams == team) for team in (0, 1)] == [102 + 96, 102 + 60]
 
 
-def test_what_sac_remembers_is_the_learning_teams_and_does_not_run_on_over_changes(make: Any) -> None:
+def test_sac_stores_the_learning_team_only_and_no_sequence_spans_a_team_change(make: Any) -> None:
     env = make(SelfPlay(team_change=50, save_steps=50))
     memory = {"hidden_units": 8, "num_layers": 1, "memory_size": 8, "sequence_length": 4}
     model = small(env, SAC, policy_kwargs=memory)
@@ -234,7 +234,7 @@ def assert_one_game(views: Array) -> None:
         assert len(set(views[:, column])) == 1
 
 
-def test_agents_that_join_a_running_game_meet_its_players() -> None:
+def test_agents_that_join_a_running_match_meet_its_opponents() -> None:
     class Table(SimpleNamespace):
         def __len__(self) -> int:
             return len(self.requests_decision)
@@ -311,7 +311,7 @@ def _logits(policy: Any, columns: list[Array]) -> torch.Tensor:
         return policy.head(features)[2].clone()
 
 
-def test_a_loaded_model_goes_on_with_its_opponents_and_rating(make: Any, tmp_path: Path) -> None:
+def test_a_loaded_model_continues_with_its_opponents_and_rating(make: Any, tmp_path: Path) -> None:
     env = make(SelfPlay(save_steps=60, swap_steps=30, window=2, initial_elo=900))
     model = small(env)
     model.learn(200, callback=SelfPlayCallback())
@@ -334,7 +334,7 @@ def test_a_loaded_model_goes_on_with_its_opponents_and_rating(make: Any, tmp_pat
 # --- Model files ----------------------------------------------------------------------------------------------------
 
 
-def test_a_model_file_plays_and_is_rated(make: Any, tmp_path: Path) -> None:
+def test_a_model_file_acts_as_opponent_and_is_rated(make: Any, tmp_path: Path) -> None:
     env = make(SelfPlay())
     small(env).export_onnx(tmp_path / "old.onnx")
     again = make(
@@ -350,7 +350,7 @@ def test_a_model_file_plays_and_is_rated(make: Any, tmp_path: Path) -> None:
     assert not again.self_play.snapshots
 
 
-def test_model_files_play_for_a_behavior_that_does_not_learn(make: Any, tmp_path: Path) -> None:
+def test_model_files_act_for_a_behavior_that_does_not_learn(make: Any, tmp_path: Path) -> None:
     whole = make(scene="Hunt", kind=UnityVecEnv, behavior="Prey")
     small(whole).export_onnx(tmp_path / "Prey.onnx")
     env = make(SelfPlay(), scene="Hunt", behavior="Hunter", opponents={"Prey": [tmp_path / "Prey.onnx"]})
@@ -420,7 +420,7 @@ def kept(run: Path, behavior: str) -> SelfPlay:
     return play
 
 
-def test_a_killed_run_goes_on_with_its_snapshots_rating_and_team(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_with_its_snapshots_rating_and_team(tmp_path: Path) -> None:
     keys = {"max_steps": 5000, "checkpoint_interval": 420, "self_play": {"team_change": 400}}
     process = start(tmp_path, config(tmp_path, "Duel", **keys), "--run-id", "r", "--seed", "1")
     run = tmp_path / "results" / "r"
@@ -494,7 +494,7 @@ def test_two_behaviors_learn_in_turn_and_ratings_are_shown(
     assert set(lines) == {"Hunter", "Prey"}
 
 
-def test_a_newest_model_meets_itself_in_inference(tmp_path: Path, run: Any) -> None:
+def test_in_inference_the_newest_model_plays_against_itself(tmp_path: Path, run: Any) -> None:
     file = config(tmp_path, "Duel", max_steps=100)
     run(file)
     before = status(tmp_path / "results" / "r")
@@ -507,7 +507,7 @@ def test_a_newest_model_meets_itself_in_inference(tmp_path: Path, run: Any) -> N
     assert status(tmp_path / "results" / "r") == before
 
 
-def test_a_model_file_of_the_settings_plays(tmp_path: Path, make: Any, run: Any) -> None:
+def test_a_model_file_of_the_settings_acts_as_opponent(tmp_path: Path, make: Any, run: Any) -> None:
     small(make(SelfPlay())).export_onnx(tmp_path / "old.onnx")
     play = {"opponents": ["old.onnx"], "play_against_latest_model_ratio": 0}
     run(config(tmp_path, "Duel", self_play=play))
@@ -547,12 +547,12 @@ def test_teams_of_one_behavior_without_self_play_learn_together(
         ({"window": 0}, "window=0 keeps no snapshots: give the model files"),
     ],
 )
-def test_numbers_that_are_none_are_refused(numbers: dict[str, Any], told: str) -> None:
+def test_invalid_numbers_raise(numbers: dict[str, Any], told: str) -> None:
     with pytest.raises(UnityGymError, match=told):
         SelfPlay(**numbers)
 
 
-def test_an_environment_without_opponents_is_refused(make: Any, tmp_path: Path) -> None:
+def test_an_environment_without_opponents_raises(make: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match=r"behavior is one of \['Hunter', 'Prey'\].*got None"):
         make(scene="Hunt")
     with pytest.raises(UnityGymError, match=r"opponents has files for \[\], and the other behaviors .*\['Prey'\]"):

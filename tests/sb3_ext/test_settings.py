@@ -76,7 +76,7 @@ def refusal(text: str, flags: dict[str, object] | None = None) -> str:
 # --- What arrives ---------------------------------------------------------------------------------------------------
 
 
-def test_every_official_configuration_arrives_value_by_value() -> None:
+def test_every_official_configuration_is_read_value_by_value() -> None:
     configurations = official()
     assert len(configurations) >= 39
     for name, configuration in configurations.items():
@@ -95,7 +95,7 @@ def test_every_official_configuration_survives_writing_and_reading() -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=title)
-def test_our_configurations_hold_unitys_hyperparameters(path: Path) -> None:
+def test_shipped_configurations_have_unitys_hyperparameters(path: Path) -> None:
     load(path)
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert tree.pop("env_settings")["env_path"] == f"embedded:{re.sub('(_curriculum|_randomize|RND)$', '', path.stem)}"
@@ -132,7 +132,7 @@ def test_every_configuration_of_unity_for_an_embedded_scene_is_shipped() -> None
     assert expected <= {title(path) for path in CONFIGS}
 
 
-def test_defaults_are_those_of_ml_agents() -> None:
+def test_defaults_equal_those_of_ml_agents() -> None:
     settings = load(None).behavior("Anything")
     assert settings.trainer_type == "ppo"
     assert settings.hyperparameters == PPOHyperparameters(
@@ -162,7 +162,7 @@ def test_defaults_are_those_of_ml_agents() -> None:
     assert (settings.keep_checkpoints, settings.checkpoint_interval) == (5, 500000)
 
 
-def test_numbers_may_be_texts_and_whole_floats() -> None:
+def test_numbers_may_be_strings_and_whole_floats() -> None:
     ball = loads(behavior(max_steps="1.0e7", time_horizon=64.0, hyperparameters={"learning_rate": "3e-4"})).behavior(
         "Ball"
     )
@@ -176,7 +176,7 @@ def test_beta_and_epsilon_follow_the_schedule_of_the_learning_rate() -> None:
     assert (hyperparameters.beta_schedule, hyperparameters.epsilon_schedule) == ("constant", "linear")
 
 
-def test_values_that_follow_others() -> None:
+def test_values_that_default_to_other_keys_follow_them() -> None:
     text = """
     behaviors:
       Soccer: {self_play: {save_steps: 300}, even_checkpoints: true, max_steps: 1000, keep_checkpoints: 3}
@@ -237,7 +237,7 @@ def test_anchors_and_merge_keys_of_yaml_work() -> None:
     assert all(signals.curiosity for signals in (settings.behavior(name).reward_signals for name in "ABC"))
 
 
-def test_behavior_names_are_texts_as_written() -> None:
+def test_behavior_names_are_strings_as_written() -> None:
     settings = loads("behaviors: {on: {max_steps: 1}, 007: {max_steps: 2}, a.b: {max_steps: 3}}")
     assert [settings.behavior(name).max_steps for name in ("on", "007", "a.b")] == [1, 2, 3]
     assert loads(dump(settings)) == settings
@@ -270,7 +270,7 @@ def test_environment_parameters_are_numbers_samplers_or_curricula() -> None:
 # --- The command line -----------------------------------------------------------------------------------------------
 
 
-def test_a_typed_flag_beats_the_file_which_beats_the_default() -> None:
+def test_a_flag_overrides_the_file_which_overrides_the_default() -> None:
     text = behavior() + "env_settings: {num_envs: 4, seed: 7}\nengine_settings:\n"
     settings = loads(
         text,
@@ -291,7 +291,7 @@ def test_flags_reach_behaviors_that_no_file_names() -> None:
     assert settings.behavior("Anything").network_settings.deterministic
 
 
-def test_of_resume_and_force_the_typed_one_wins() -> None:
+def test_of_resume_and_force_the_one_on_the_command_line_wins() -> None:
     def chosen(text: str, *flags: str) -> tuple[bool, bool]:
         given = {f"checkpoint_settings.{flag}": True for flag in flags}
         checkpoints = loads(f"default_settings: {{}}\ncheckpoint_settings: {text}", flags=given).checkpoint_settings
@@ -304,13 +304,13 @@ def test_of_resume_and_force_the_typed_one_wins() -> None:
 
 
 @pytest.mark.parametrize(("text", "resume"), [("false", False), ("true", True)])
-def test_resume_beats_the_old_key_load_model(text: str, resume: bool) -> None:
+def test_resume_overrides_the_legacy_key_load_model(text: str, resume: bool) -> None:
     with pytest.warns(UserWarning, match="load_model is an old key that is not used in addition to resume"):
         settings = loads(f"default_settings: {{}}\ncheckpoint_settings: {{load_model: true, resume: {text}}}")
     assert settings.checkpoint_settings.resume is resume
 
 
-def test_of_resume_and_initialize_from_the_typed_one_wins_and_else_resume() -> None:
+def test_of_resume_and_initialize_from_the_one_on_the_command_line_wins_and_else_resume() -> None:
     def chosen(text: str, flags: dict[str, object]) -> tuple[bool, str | None]:
         checkpoints = loads(text, flags=flags).checkpoint_settings
         return checkpoints.resume, checkpoints.initialize_from
@@ -322,7 +322,7 @@ def test_of_resume_and_initialize_from_the_typed_one_wins_and_else_resume() -> N
         assert chosen("checkpoint_settings: {initialize_from: old, resume: true}", {}) == (True, None)
 
 
-def test_a_wrong_flag_is_named_as_one() -> None:
+def test_a_wrong_flag_is_reported_as_a_flag() -> None:
     message = refusal(behavior(), {"env_settings.num_envs": 0})
     assert message == "command line: env_settings.num_envs is 0: give a number of at least 1"
 
@@ -543,7 +543,7 @@ BROKEN = [
 @pytest.mark.parametrize(
     ("text", "line", "path", "value", "remedy"), BROKEN, ids=[f"{case[2]} {case[3]}" for case in BROKEN]
 )
-def test_a_refusal_names_file_line_key_path_value_and_remedy(
+def test_an_error_names_file_line_key_path_value_and_remedy(
     text: str, line: int | None, path: str, value: str, remedy: str
 ) -> None:
     message = refusal(text)
@@ -555,7 +555,7 @@ def test_a_refusal_names_file_line_key_path_value_and_remedy(
     assert "pydantic" not in message
 
 
-def test_there_are_at_least_forty_refusals() -> None:
+def test_at_least_forty_errors_are_covered() -> None:
     assert len(BROKEN) >= 40
 
 
@@ -599,24 +599,24 @@ def test_all_mistakes_of_flat_sections_are_reported_at_once() -> None:
     ]
 
 
-def test_lessons_of_unknown_behaviors_are_reported_beside_other_mistakes() -> None:
+def test_lessons_of_unknown_behaviors_are_reported_together_with_other_mistakes() -> None:
     message = refusal(LESSON.replace("@", "behavior: Bell") + "debug: 1\n")
     assert [line.split(": ")[1].split(" is ")[0] for line in message.splitlines()] == [f"{CRITERIA}.behavior", "debug"]
 
 
-def test_a_mistake_in_default_settings_is_told_there() -> None:
+def test_a_mistake_in_default_settings_is_reported_there() -> None:
     message = refusal("behaviors: {Ball: {}}\ndefault_settings:\n  max_steps: -1")
     assert message.startswith("my.yaml, line 3: default_settings.max_steps is -1")
 
 
-def test_the_error_is_not_followed_by_pydantics() -> None:
+def test_the_traceback_does_not_contain_pydantics_error() -> None:
     with pytest.raises(SettingsError) as caught:
         loads("debug: maybe")
     assert caught.value.__suppress_context__
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_whatever_stands_in_a_file_only_our_error_comes_out() -> None:
+def test_any_file_content_raises_only_a_settings_error() -> None:
     def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
             yield (*path, key)
@@ -729,13 +729,13 @@ Crawler:
     assert loads(dump(settings)) == settings
 
 
-def test_the_default_section_serves_brains_that_have_none() -> None:
+def test_the_default_section_applies_to_brains_without_a_section() -> None:
     settings, _ = translated("default: {trainer: ppo, batch_size: 5}\nBall: {batch_size: 6}")
     assert settings.behavior("Other").hyperparameters.batch_size == 5
     assert loads(dump(settings)) == settings
 
 
-def test_curiosity_of_the_very_first_format() -> None:
+def test_curiosity_of_the_first_format_is_read() -> None:
     settings, warned = translated(
         "default: {gamma: 0.9, use_curiosity: false, curiosity_strength: 0.01, curiosity_enc_size: 128}\n"
         "Pyramids: {use_curiosity: true, curiosity_enc_size: 256, tau: 0.1}"
@@ -791,7 +791,7 @@ def test_renamed_keys_are_translated_with_a_warning() -> None:
     ]
 
 
-def test_behaviors_that_old_versions_wrote_as_a_python_object() -> None:
+def test_behaviors_written_as_a_python_object_are_read() -> None:
     text = """
 default_settings: null
 behaviors: !!python/object/apply:mlagents.trainers.settings.DefaultTrainerDict
@@ -896,7 +896,7 @@ curriculum:
 
 
 @pytest.mark.filterwarnings("ignore:.*old key")
-def test_mistakes_in_an_old_curriculum_are_reported_where_they_stand() -> None:
+def test_mistakes_in_an_old_curriculum_are_reported_with_their_line() -> None:
     text = "behaviors: {Jumper: {}}\ncurriculum:\n" + OLD_CURRICULUM.replace("0.5", "5").replace("0, 1, 2", "0, x")
     text += "  Other: {thresholds: 1, parameters: {}, tresholds: 2}\n  Third: 3\n"
     assert [line.split(" is ")[0] for line in refusal(text).splitlines()] == [
@@ -909,7 +909,7 @@ def test_mistakes_in_an_old_curriculum_are_reported_where_they_stand() -> None:
 
 
 @pytest.mark.parametrize("kind", ["curriculum", "curriculum of one behavior", "sampler"])
-def test_a_file_of_a_curriculum_or_samplers_alone_names_what_to_write(kind: str) -> None:
+def test_a_file_of_only_a_curriculum_or_samplers_raises_with_the_remedy(kind: str) -> None:
     old = {"curriculum": OLD_CURRICULUM, "sampler": OLD_SAMPLERS}
     old["curriculum of one behavior"] = json.dumps(yaml.safe_load(OLD_CURRICULUM)["Jumper"])
     with pytest.raises(SettingsError, match="Write these lines into the configuration file") as caught:
@@ -923,7 +923,7 @@ def test_a_file_of_a_curriculum_or_samplers_alone_names_what_to_write(kind: str)
     assert loads("behaviors: {Jumper: {}}\n" + text) == expected
 
 
-def test_schedules_and_rates_follow_others_but_for_those_of_default_settings() -> None:
+def test_schedules_and_rates_follow_others_except_those_of_default_settings() -> None:
     text = """
     default_settings: {trainer_type: ppo, hyperparameters: {learning_rate_schedule: constant}}
     behaviors:
@@ -942,13 +942,13 @@ def test_schedules_and_rates_follow_others_but_for_those_of_default_settings() -
 
 
 @pytest.mark.filterwarnings("ignore:.*old key")
-def test_the_error_in_a_translated_key_names_the_key_that_was_written() -> None:
+def test_an_error_in_a_translated_key_names_the_key_in_the_file() -> None:
     message = refusal(SIGNAL.replace("@", "curiosity: {encoding_size: -1}"))
     assert message.startswith("my.yaml, line 4: behaviors.Ball.reward_signals.curiosity.encoding_size is -1")
 
 
 @pytest.mark.parametrize("block", ["[{}]", "{{<<: [{}]}}"], ids=["lists", "merged blocks"])
-def test_aliases_of_aliases_are_refused_before_they_are_written_out(block: str) -> None:
+def test_nested_aliases_raise_before_they_are_expanded(block: str) -> None:
     levels = [f"a{level}: &a{level} " + block.format(", ".join([f"*a{level - 1}"] * 9)) for level in range(1, 10)]
     text = "\n".join(["a0: &a0 {x: 1}", *levels, "behaviors: {}"])
     started = time.process_time()
@@ -957,12 +957,12 @@ def test_aliases_of_aliases_are_refused_before_they_are_written_out(block: str) 
     assert time.process_time() - started < 2
 
 
-def test_a_text_too_long_for_settings_is_refused_unread() -> None:
+def test_a_file_too_long_for_settings_raises_without_being_parsed() -> None:
     with pytest.raises(SettingsError, match="it has 300000 characters, at most 200000"):
         loads("#" * 300_000)
 
 
 @pytest.mark.parametrize("value", ["!!timestamp x", "!!bool x", "!!int ''", "!!float ''", "!!set [1]", "!!omap 3"])
-def test_a_value_that_does_not_fit_its_tag_is_an_error(value: str) -> None:
+def test_a_value_that_does_not_fit_its_tag_raises(value: str) -> None:
     with pytest.raises(SettingsError):
         loads(f"behaviors: {value}")

@@ -47,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_goes_to_the_hub_and_comes_back(
+def test_a_run_is_pushed_to_the_hub_and_pulled_again(
     trained: Path, server: ModelHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("imageio_ffmpeg")
@@ -90,7 +90,7 @@ def test_a_run_goes_to_the_hub_and_comes_back(
         pull("me/basic")
 
 
-def test_a_run_of_mlagents_goes_to_the_hub_and_can_be_started_from(
+def test_a_run_of_mlagents_is_pushed_to_the_hub_and_can_be_started_from(
     server: ModelHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(MLAGENTS / "3DBall", tmp_path / "3DBall")
@@ -127,7 +127,7 @@ def test_a_player_that_cannot_be_launched_leaves_the_results_of_the_training(
 
 
 @pytest.mark.usefixtures("server")
-def test_what_cannot_be_shared_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_cannot_be_shared_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnityGymError, match=r"results/nothing is no run \(it has no configuration\.yaml\)"):
         push("nothing", "me/nothing")
     with pytest.raises(UnityGymError, match=r"me/nothing: the Hugging Face Hub answers: .*hf auth login"):

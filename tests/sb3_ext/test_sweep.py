@@ -192,7 +192,7 @@ def test_a_trial_below_the_median_is_pruned(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("trained")
-def test_a_trial_that_fails_names_its_culprit_and_the_sweep_continues(
+def test_a_failed_trial_reports_its_cause_and_the_sweep_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parameters = {BATCH: {"choice": [32, 512]}, RATE: {"uniform": [0.1, 0.2]}}
@@ -208,7 +208,7 @@ def test_a_trial_that_fails_names_its_culprit_and_the_sweep_continues(
 
 
 @pytest.mark.usefixtures("trained")
-def test_a_sweep_without_a_completed_trial_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_without_a_completed_trial_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = sweep_file(tmp_path, metric="Environment/Reward")
     assert main(["sweep", str(path), "--results-dir", str(tmp_path)]) == 1
     errors = capsys.readouterr().err
@@ -264,7 +264,7 @@ def test_a_folder_is_not_overwritten(tmp_path: Path, trained: list[RunSettings])
         Sweep(path, place | {"checkpoint_settings.run_id": "other", "checkpoint_settings.force": True})
 
 
-def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UnityGymError, match=r"needs optuna: pip install 'unity-gym\[tune\]'"):
         Sweep(sweep_file(tmp_path), {"checkpoint_settings.results_dir": str(tmp_path)})
@@ -283,7 +283,7 @@ def test_shipped_sweeps_can_be_used_and_are_no_configurations(
     assert "sweeps" not in capsys.readouterr().out
 
 
-def test_a_configuration_that_is_called_as_a_command_is_given_with_its_folder(
+def test_a_configuration_named_like_a_command_is_given_with_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -109,7 +109,9 @@ def test_a_tracker_that_cannot_be_reached_is_named(run: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_without_the_client_the_extra_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_client_the_error_names_the_extra(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UnityGymError, match=rf"--track {name} needs {name}: pip install 'unity-gym\[{name}\]'"):
         load_plugin(WRITERS, name)(tmp_path)

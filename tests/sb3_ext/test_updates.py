@@ -33,7 +33,7 @@ class Moves(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("kind", [PPO, SAC])
-def test_more_minibatches_move_no_more_numbers_from_the_device(kind: type[PPO] | type[SAC]) -> None:
+def test_more_minibatches_copy_no_more_values_from_the_device(kind: type[PPO] | type[SAC]) -> None:
     moved = {}
     for minibatches in (2, 8):
         shared = {"batch_size": 32, "buffer_size": 32 * minibatches}

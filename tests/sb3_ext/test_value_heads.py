@@ -34,7 +34,7 @@ def rows(kind: str) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["PPO", "PPO with two critics", "POCA", "SAC"])
-def test_heads_start_independently_and_with_the_same_spread_in_each_algorithm(kind: str) -> None:
+def test_value_heads_start_independently_and_with_the_same_variance_in_each_algorithm(kind: str) -> None:
     weights = [row for critic in rows(kind) for row in critic.detach()]
     for row in weights:
         bound = math.sqrt(6 / (len(row) + 1))
@@ -44,6 +44,6 @@ def test_heads_start_independently_and_with_the_same_spread_in_each_algorithm(ki
     assert correlations.abs().max() < 0.25
 
 
-def test_a_head_starts_as_a_layer_with_one_output_however_many_there_are() -> None:
+def test_a_value_head_starts_as_a_layer_with_one_output_for_any_number_of_heads() -> None:
     weight = value_layer(4, 400).weight
     assert weight.std().item() == pytest.approx(math.sqrt(6 / 5) / math.sqrt(3), rel=0.1)  # of 400 outputs: 0.07

@@ -28,7 +28,7 @@ def test_3dball_has_its_twelve_agents() -> None:
     env.close()
 
 
-def test_players_stand_side_by_side_with_seeds_of_their_own() -> None:
+def test_rows_of_several_players_are_concatenated_and_have_different_seeds() -> None:
     env = UnityVecEnv("Unity-3DBall-v0", n_instances=2, seed=0)
     observations = env.reset()
     assert observations.shape == (24, 8)
@@ -37,7 +37,7 @@ def test_players_stand_side_by_side_with_seeds_of_their_own() -> None:
     env.close()
 
 
-def test_a_failed_episode_is_no_time_out_and_keeps_its_last_state() -> None:
+def test_a_failed_episode_is_not_truncated_and_keeps_its_last_observation() -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
     env.reset()
     returns = np.zeros(12)
@@ -59,7 +59,7 @@ def test_a_failed_episode_is_no_time_out_and_keeps_its_last_state() -> None:
     env.close()
 
 
-def test_the_step_limit_is_a_time_out() -> None:
+def test_the_step_limit_truncates_the_episode() -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0, **GRAVITY_OFF)
     env.reset()
     for step in range(1000):
@@ -72,7 +72,7 @@ def test_the_step_limit_is_a_time_out() -> None:
     env.close()
 
 
-def test_a_seed_decides_everything() -> None:
+def test_a_seed_determines_the_whole_course() -> None:
     def transcript(seed: int) -> list[np.ndarray]:
         rng = np.random.default_rng(0)
         env.seed(seed)
@@ -116,7 +116,7 @@ def test_plain_algorithms_run_unmodified(algorithm: type, policy: str, env_id: s
     env.close()
 
 
-def test_sb3s_own_wrappers_fit() -> None:
+def test_sb3s_wrappers_work() -> None:
     env = VecNormalize(VecMonitor(UnityVecEnv("Unity-3DBall-v0", seed=0)))
     model = PPO("MlpPolicy", env, n_steps=16, batch_size=96)
     model.learn(400)
@@ -135,7 +135,7 @@ def test_masks_are_true_where_allowed() -> None:
     continuous.close()
 
 
-def test_wrong_calls_are_refused() -> None:
+def test_wrong_calls_raise() -> None:
     with pytest.raises(InvalidValueError, match="Unity-3DBall-v0"):
         UnityVecEnv("Unity-Elsewhere-v0")
     with pytest.raises(UnityGymError, match="file_name"):
@@ -147,7 +147,7 @@ def test_wrong_calls_are_refused() -> None:
     env.close()
 
 
-def test_images_stand_side_by_side() -> None:
+def test_camera_images_are_tiled() -> None:
     env = UnityVecEnv("Unity-3DBall-v0", num_areas=4, render_mode="rgb_array")
     env.reset()
     images = env.get_images()
@@ -171,7 +171,7 @@ def test_maskable_ppo_learns_from_camera_goal_and_mask() -> None:
     env.close()
 
 
-def test_reserved_rows_wait_for_agents_that_come_late(tmp_path: Path) -> None:
+def test_reserved_rows_wait_for_agents_that_spawn_late(tmp_path: Path) -> None:
     env = UnityVecEnv(file_name=changing_agents_player.launcher(tmp_path), behavior="Keeper", num_envs=3)
     observations = env.reset()
     assert observations["vector"].shape == (3, 2)
@@ -190,7 +190,7 @@ def test_reserved_rows_wait_for_agents_that_come_late(tmp_path: Path) -> None:
     env.close()
 
 
-def test_more_agents_than_rows_are_an_error_that_names_the_number(tmp_path: Path) -> None:
+def test_more_agents_than_rows_raise_with_the_number(tmp_path: Path) -> None:
     file_name = changing_agents_player.launcher(tmp_path)
     with pytest.raises(UnityGymError, match=r"show 2 agents of 'Striker.team=0': pass num_envs=2"):
         UnityVecEnv(file_name=file_name, behavior="Striker?team=0", num_envs=1)

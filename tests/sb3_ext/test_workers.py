@@ -68,7 +68,7 @@ class Calls(BaseCallback):
 
 
 @pytest.mark.parametrize("kind", [PPO, SAC])
-def test_one_worker_gives_the_weights_and_the_log_of_the_own_process(kind: type[PPO] | type[SAC]) -> None:
+def test_one_worker_gives_the_weights_and_the_log_of_the_main_process(kind: type[PPO] | type[SAC]) -> None:
     learned: list[Any] = []
     calls: list[Calls] = []
     for workers in (None, Workers(1)):
@@ -97,7 +97,7 @@ def test_one_worker_gives_the_weights_and_the_log_of_the_own_process(kind: type[
         assert len(found[0]) > 3
 
 
-def test_a_callback_ends_the_training_and_the_next_one_goes_on_in_the_own_process(tmp_path: Path) -> None:
+def test_a_callback_ends_the_training_and_the_next_one_continues_in_the_main_process(tmp_path: Path) -> None:
     with closing(UnityVecEnv("Unity-Basic-v0", num_areas=4)) as env:
         model = PPO("UnityPolicy", env, seed=5, device="cpu", threaded=True, **OPTIONS[PPO])
         model.set_logger(configure(str(tmp_path), ["csv"]))
@@ -142,7 +142,7 @@ class _Channel(SideChannel):
         pass
 
 
-def test_what_workers_cannot_copy_is_refused() -> None:
+def test_arguments_that_workers_cannot_copy_raise() -> None:
     with pytest.raises(InvalidValueError, match="the number of workers must be at least 1, got 0"):
         Workers(0)
     with pytest.raises(InvalidValueError, match="num_cpus and num_gpus must be at least 0, got -1 and 0"):

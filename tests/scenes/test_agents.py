@@ -28,7 +28,7 @@ def walk(client: EmbeddedClient, message: Message, first: int, second: int, push
     return client.exchange(STEP, {WALKER: mixed(np.full((n, 1), push), choices)}, b"")
 
 
-def test_sensors_are_sorted_by_name_and_say_what_they_are(yard) -> None:
+def test_sensors_are_sorted_by_name_and_have_specifications(yard) -> None:
     for agent in yard.start().agents[WALKER]:
         assert agent.sensors == ["camera", "goal", "StackingSensor_size3_steps"]
         assert agent.kinds == [0, 1, 0]
@@ -48,7 +48,7 @@ def test_images_are_pngs_of_three_channels_each(yard) -> None:
         assert not channels[4:].any()
 
 
-def test_masks_forbid_and_mixed_actions_arrive(yard) -> None:
+def test_masks_and_hybrid_actions_are_exchanged(yard) -> None:
     message = yard.start()
     masks = [agent.mask.tolist() for agent in message.agents[WALKER]]
     assert masks == [[False] * 5, [False] * 4 + [True]] * 2
@@ -58,7 +58,7 @@ def test_masks_forbid_and_mixed_actions_arrive(yard) -> None:
         assert agent.observations[0].tolist() == [[0.25, 1.25], [2.25, 3.25]]
 
 
-def test_a_groups_end_pays_each_member_and_shows_the_state_before_the_next_episode(yard) -> None:
+def test_a_group_end_rewards_each_member_and_shows_the_state_before_the_next_episode(yard) -> None:
     message = walk(yard, yard.start(), 1, 1, push=0.5)
     ended, started = message.ended(WALKER), message.deciding(WALKER)
     assert [agent.id for agent in ended] == [agent.id for agent in started] == [0, 1, 2, 3]
@@ -73,7 +73,7 @@ def test_a_groups_end_pays_each_member_and_shows_the_state_before_the_next_episo
         assert new.observations[1].tolist() == [0, 0, 1]
 
 
-def test_a_disabled_agent_sends_its_end_and_comes_back_under_a_new_id(yard) -> None:
+def test_a_disabled_agent_terminates_and_returns_under_a_new_id(yard) -> None:
     message = walk(yard, yard.start(), 1, 2)
     assert [(agent.id, agent.group_id, agent.reward) for agent in message.ended(WALKER)] == [(1, 1, 1), (3, 2, 1)]
     assert [agent.id for agent in message.deciding(WALKER)] == [0, 2]
@@ -83,7 +83,7 @@ def test_a_disabled_agent_sends_its_end_and_comes_back_under_a_new_id(yard) -> N
     assert [agent.observations[1].tolist() for agent in message.deciding(WALKER)][1] == [0, 0, 1]
 
 
-def test_an_agent_ends_in_its_old_behavior_and_goes_on_in_another_that_is_announced_then(yard) -> None:
+def test_an_agent_ends_in_its_old_behavior_and_continues_in_another_that_is_announced_then(yard) -> None:
     message = yard.start()
     seen = []
     for _ in range(6):

@@ -69,7 +69,7 @@ def period(angles: Array) -> float:
 
 
 @pytest.mark.parametrize("skeleton", [crawler.SKELETON, worm.SKELETON, walker.SKELETON])
-def test_poses_and_velocities_are_those_of_mujoco(skeleton: Skeleton) -> None:
+def test_poses_and_velocities_equal_those_of_mujoco(skeleton: Skeleton) -> None:
     bodies = ArticulatedBodies(skeleton, 2, 5)
     model = bodies.models[1]
     data, rng = mujoco.MjData(model), np.random.default_rng(0)
@@ -172,7 +172,7 @@ def test_joints_stop_at_their_limits() -> None:
     assert np.degrees(arm_angles(bodies, 60).max()) < 100
 
 
-def test_what_is_computed_ahead_is_what_is_computed_tick_by_tick() -> None:
+def test_several_ticks_at_once_equal_single_ticks() -> None:
     ahead, stepwise = (ArticulatedBodies(crawler.SKELETON, 3, 5) for _ in range(2))
     rng, rows = np.random.default_rng(0), np.arange(3)
     for decision in range(8):
@@ -194,7 +194,7 @@ def test_what_is_computed_ahead_is_what_is_computed_tick_by_tick() -> None:
     assert ahead.state == pytest.approx(stepwise.state, abs=1e-6)
 
 
-def test_a_target_that_rests_far_away_is_held_and_the_body_moves_as_if_it_were_not() -> None:
+def test_a_sleeping_distant_target_is_not_simulated_and_the_body_moves_equally() -> None:
     holding, pushing = (ArticulatedBodies(worm.SKELETON, 2, 5) for _ in range(2))
     pushing._far = np.inf
     rng, rows = np.random.default_rng(0), np.arange(2)
@@ -233,13 +233,13 @@ def test_a_speculative_contact_stops_a_fast_part_at_the_ground(speculative: bool
     assert heights[-1] == pytest.approx(0, abs=3e-3)  # it rests on the surface, not at the margin
 
 
-def test_another_layout_of_mujocos_data_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_layout_of_mujocos_data_raises_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contacts, "_matches_description", lambda: False)
     with pytest.raises(PlayerError, match=r"MuJoCo .* does not keep its contacts .*: install another release"):
         ArticulatedBodies(crawler.SKELETON, 1, 5)
 
 
-def test_a_missing_mujoco_is_one_error_that_names_the_extra() -> None:
+def test_a_missing_mujoco_raises_one_error_that_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['mujoco'] = None; from unity_gym.scenes.__main__ import main; "
         "sys.exit(main(['Crawler']))"

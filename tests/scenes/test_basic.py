@@ -23,7 +23,9 @@ def position(agent) -> int:
         (1, [10, 9, 8, 7], [0, -0.01, -0.01, 0.09]),
     ],
 )
-def test_a_walk_to_a_goal(launch, action: int, positions: list[int], rewards: list[float]) -> None:
+def test_walking_to_a_goal_gives_its_reward_and_terminates(
+    launch, action: int, positions: list[int], rewards: list[float]
+) -> None:
     client = launch("Basic")
     message = client.start()
     walk = []
@@ -40,7 +42,7 @@ def test_a_walk_to_a_goal(launch, action: int, positions: list[int], rewards: li
     assert (first.id, first.done, position(first), first.reward) == (1, False, 10, 0)
 
 
-def test_staying_costs_and_ends_nothing(launch) -> None:
+def test_staying_gives_the_step_penalty_and_does_not_terminate(launch) -> None:
     client = launch("Basic")
     client.start()
     (agent,) = client.step(BASIC, discrete(0)).agents[BASIC]
@@ -64,7 +66,7 @@ def test_an_action_that_the_client_leaves_out_is_zero(launch) -> None:
     assert position(agent) == 10
 
 
-def test_areas_walk_on_their_own(launch) -> None:
+def test_areas_are_independent(launch) -> None:
     client = launch("Basic", "--areas", "3")
     client.start()
     for _ in range(3):

@@ -48,7 +48,7 @@ def test_a_fast_body_enters_what_it_hits_and_is_pushed_out_without_a_bounce() ->
     assert bodies.velocity[0, 0, :2] == pytest.approx([2.5, 2.5])
 
 
-def test_nothing_is_pushed_out_faster_than_ten_metres_a_second() -> None:
+def test_nothing_is_pushed_out_faster_than_ten_meters_per_second() -> None:
     bodies = pair(-0.4)
     bodies.simulate()
     assert gap(bodies) == pytest.approx(-0.2)
@@ -70,7 +70,7 @@ def test_a_body_between_another_and_a_wall_stays() -> None:
     assert bodies.shapes.center[0, 0, :2] == pytest.approx([4.5, 5.5], abs=0.03)
 
 
-def test_boxes_rub_with_twice_the_coefficient() -> None:
+def test_boxes_have_twice_the_friction_coefficient() -> None:
     for sideways, expected in ((10.0, 10 - 2 * 0.6 * 2), (1.0, 0.5)):
         bodies = pair(0.0)
         bodies.velocity[0, 0, LEFT] = 4  # an impulse of 2 m/s for each
@@ -80,7 +80,7 @@ def test_boxes_rub_with_twice_the_coefficient() -> None:
         assert bodies.velocity[2, 0, :2].sum() == pytest.approx(sideways)
 
 
-def test_a_touch_is_entered_once() -> None:
+def test_a_contact_is_reported_once() -> None:
     bodies = pair(0.05)
     bodies.velocity[0, 0, LEFT] = 2
     entered = []

@@ -50,7 +50,7 @@ def cells(env: UnityEnvironment, channel: int, agent: int = 0) -> set[tuple[int,
     return set(map(tuple, np.argwhere(env.get_steps(NAME)[0].obs[0][agent, channel]).tolist()))
 
 
-def test_twelve_agents_in_four_groups_see_a_grid_and_feel_their_velocity() -> None:
+def test_twelve_agents_in_four_groups_observe_a_grid_and_their_velocity() -> None:
     with UnityEnvironment("embedded:CooperativePushBlock") as env:
         env.reset()
         spec = env.behavior_specs[NAME]
@@ -85,7 +85,7 @@ def test_blocks_of_three_sizes_have_channels_of_their_own(held) -> None:
     assert [len(cells(env, channel)) for channel in (SMALL, LARGE, VERY_LARGE)] == [2 * 2, 3 * 3, 4 * 4]
 
 
-def test_agents_feel_their_velocity_along_their_own_axes(held) -> None:
+def test_agents_observe_their_velocity_along_their_own_axes(held) -> None:
     _, scene = held
     put(scene, 0, 0, 0, 90)
     scene.bodies.velocity[:, 0, 0] = 3, 0, 1
@@ -94,7 +94,7 @@ def test_agents_feel_their_velocity_along_their_own_axes(held) -> None:
 
 
 @pytest.mark.parametrize(("block", "pay"), [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
-def test_a_block_in_the_goal_pays_the_group_by_its_size_and_vanishes(held, block: int, pay: int) -> None:
+def test_a_block_in_the_goal_rewards_the_group_by_its_size_and_disappears(held, block: int, pay: int) -> None:
     env, scene = held
     step(env)
     half = scene.shapes.half[0, 0, 3 + block]
@@ -131,7 +131,7 @@ def test_the_last_block_ends_the_episode_of_the_group(held) -> None:
     assert env.get_steps(NAME)[0].group_reward == pytest.approx([-4 * COST] * 3)  # of the new episode's first ticks
 
 
-def test_5000_ticks_interrupt_the_episode_and_cost_a_half(held) -> None:
+def test_an_episode_is_interrupted_after_5000_ticks_with_minus_one_half(held) -> None:
     env, scene = held
     step(env)
     scene.ticks[:] = 5000 - 3
@@ -191,7 +191,7 @@ def play(env: UnityEnvironment, decisions: int) -> tuple[list[float], float]:
     return ends, float(total.mean())
 
 
-def test_unitys_policy_brings_blocks_home() -> None:
+def test_unitys_policy_pushes_blocks_into_the_goal() -> None:
     with UnityEnvironment("embedded:CooperativePushBlock", seed=1) as env:
         _, total = play(env, 200)
     assert total > 3  # random play gets 0.1

@@ -133,7 +133,7 @@ def test_a_positive_foreleg_action_folds_it_down_and_a_negative_leg_action_raise
     assert (np.array(parts[1::2]) < np.array(parts[::2])).all()
 
 
-def test_full_reward_is_for_the_wanted_speed_and_a_look_at_the_target(floating) -> None:
+def test_the_full_reward_needs_the_goal_speed_and_a_look_at_the_target(floating) -> None:
     _, scene = floating
     for speed, yaw, expected in ((5.0, 0.0, 1.0), (5.0, np.pi / 2, 0.5), (0.0, 0.0, 0.0), (2.5, 0.0, 0.5625)):
         put(scene, yaw, speed)
@@ -147,7 +147,7 @@ def test_full_reward_is_for_the_wanted_speed_and_a_look_at_the_target(floating) 
         assert scene.agents.reward[0] == pytest.approx(4 * expected, abs=0.02)
 
 
-def test_observations_have_the_cube_of_the_tick_before(floating) -> None:
+def test_observations_have_the_cube_of_the_previous_tick(floating) -> None:
     env, scene = floating
     put(scene, speed=3)
     scene.speed[0] = 5
@@ -159,7 +159,7 @@ def test_observations_have_the_cube_of_the_tick_before(floating) -> None:
     assert goal[13] == pytest.approx(20 - 3 * 4 / 75, abs=1e-3)
 
 
-def test_a_body_on_the_ground_costs_1_and_ends_the_episode(held) -> None:
+def test_a_body_on_the_ground_gives_minus_one_and_ends_the_episode(held) -> None:
     env, scene = held
     for _ in range(20):  # with straight legs the body comes down on them
         height = scene.bodies.position[0, 0, 1]
@@ -176,7 +176,7 @@ def test_a_body_on_the_ground_costs_1_and_ends_the_episode(held) -> None:
     assert not scene.touching.any()
 
 
-def test_parts_touch_the_ground_as_far_ahead_as_they_move_in_a_tick(floating) -> None:
+def test_ground_contacts_start_one_tick_of_motion_ahead(floating) -> None:
     _, scene = floating
     for speed, height, touches in ((-3.0, 0.05, True), (-3.0, 0.07, False), (0.0, 0.01, True), (0.0, 0.03, False)):
         put(scene, vertical=speed)
@@ -198,7 +198,7 @@ def test_an_episode_is_interrupted_after_1000_decisions(floating) -> None:
     assert terminals.interrupted.tolist() == [True]
 
 
-def test_a_crawler_stands_and_what_it_is_told_outlasts_the_episode(held) -> None:
+def test_a_crawler_can_stand_and_its_target_survives_a_reset(held) -> None:
     env, scene = held
     for _ in range(40):
         step(env, STAND)
@@ -213,7 +213,7 @@ def test_a_crawler_stands_and_what_it_is_told_outlasts_the_episode(held) -> None
     assert scene.angles != pytest.approx(angles)  # a reset is followed by zero actions
 
 
-def test_a_touched_target_moves_and_the_episode_goes_on(floating) -> None:
+def test_a_touched_target_moves_and_the_episode_continues(floating) -> None:
     env, scene = floating
     put(scene, speed=4)
     scene.bodies.place_target(ALL, np.array([[0, 2.5, 3.0]]))
@@ -240,7 +240,7 @@ def test_cubes_turn_as_unity_signs_their_rotation() -> None:
         assert scene.cube_rotation[:, [1, 3]] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_seed_settles_the_course_with_any_number_of_threads(launch) -> None:
+def test_a_seed_determines_the_course_with_any_number_of_threads(launch) -> None:
     messages = []
     for _ in range(2):
         client = launch("Crawler", "--areas", "4")

@@ -65,7 +65,7 @@ def feed(env: UnityEnvironment, scene: DungeonEscape) -> tuple[DecisionSteps, Te
     return step(env, FORWARD)
 
 
-def test_thirty_six_agents_in_groups_of_three_send_velocity_rays_and_whether_they_have_the_key() -> None:
+def test_thirty_six_agents_in_groups_of_three_observe_velocity_rays_and_key_possession() -> None:
     with UnityEnvironment("embedded:DungeonEscape") as env:
         env.reset()
         spec = env.behavior_specs[NAME]
@@ -107,7 +107,7 @@ def test_rays_see_the_dragons_key_before_the_dragon(held) -> None:
     assert not rays(env, 1)[:, KEY].any()
 
 
-def test_who_touches_the_dragon_dies_with_it_and_its_key_lies_there(held) -> None:
+def test_an_agent_that_touches_the_dragon_dies_with_it_and_the_key_is_dropped(held) -> None:
     env, scene = held
     step(env)
     decisions, terminals = feed(env, scene)
@@ -126,7 +126,7 @@ def test_who_touches_the_dragon_dies_with_it_and_its_key_lies_there(held) -> Non
     assert tombstone == pytest.approx([0, 5.4], abs=0.3)
 
 
-def test_the_dragon_wears_its_key_low_before_its_right_side(held) -> None:
+def test_the_dragon_carries_its_key_low_at_the_front_right(held) -> None:
     env, scene = held
     put_dragon(scene, -5, 0)
     step(env)
@@ -153,7 +153,7 @@ def test_the_tombstone_is_a_slab_on_a_low_foot_that_stops_agents(held) -> None:
     assert shapes.center[2, 0, 1] == pytest.approx(z - 0.26 - 0.5, abs=0.05)  # before the foot, 0.1 m before the slab
 
 
-def test_the_key_opens_the_door_which_pays_the_living(held) -> None:
+def test_the_key_opens_the_door_and_rewards_the_active_agents(held) -> None:
     env, scene = held
     feed(env, scene)
     put(scene, 1, 0, 6.8)
@@ -185,7 +185,7 @@ def test_the_key_opens_the_door_which_pays_the_living(held) -> None:
     assert not is_there(scene, "tombstone")
 
 
-def test_the_dragon_walks_to_the_portal_and_the_episode_ends_without_pay(held) -> None:
+def test_the_dragon_reaches_the_portal_and_the_episode_ends_without_a_reward(held) -> None:
     env, scene = held
     put_dragon(scene, 9.3, -9.3)
     scene.dragon_speed[:] = 5
@@ -216,7 +216,7 @@ def test_dragons_start_in_four_places_and_with_speeds_from_one_to_seven() -> Non
         assert apart.min() > 2.5 + 0.84
 
 
-def test_who_touches_the_portal_dies_and_the_last_one_ends_the_episode(held) -> None:
+def test_an_agent_that_touches_the_portal_dies_and_the_last_one_ends_the_episode(held) -> None:
     env, scene = held
     step(env)
     for agent in range(3):
@@ -242,7 +242,7 @@ def test_the_key_in_the_portal_ends_the_episode(held) -> None:
     assert not scene.has_key.any()
 
 
-def test_15000_ticks_interrupt_the_episode_of_who_is_left(held) -> None:
+def test_15000_ticks_interrupt_the_episode_of_the_remaining_agents(held) -> None:
     env, scene = held
     feed(env, scene)
     scene.ticks[:] = 15000 - 2
@@ -253,7 +253,7 @@ def test_15000_ticks_interrupt_the_episode_of_who_is_left(held) -> None:
     assert terminals.interrupted.all()
 
 
-def test_when_the_dragon_has_eaten_the_last_one_nothing_happens_until_the_time_is_over(held) -> None:
+def test_after_the_last_agent_died_nothing_happens_until_the_step_limit(held) -> None:
     env, scene = held
     step(env)
     for agent in (1, 2):
@@ -272,7 +272,7 @@ def test_when_the_dragon_has_eaten_the_last_one_nothing_happens_until_the_time_i
     assert scene.ticks[0] < before
 
 
-def test_nobody_walks_through_walls_pillars_door_and_portal(held) -> None:
+def test_agents_cannot_pass_walls_pillars_door_and_portal(held) -> None:
     env, scene = held
     rng = np.random.default_rng(0)
     for _ in range(120):
@@ -310,7 +310,7 @@ def escape(scene: DungeonEscape, rows: Array, rng: np.random.Generator) -> list[
     return choices
 
 
-def test_who_sacrifices_one_escapes() -> None:
+def test_a_policy_that_sacrifices_one_agent_escapes() -> None:
     with held_scene(DungeonEscape, areas=12) as (env, scene):
         rng, won, lost = np.random.default_rng(0), 0, 0
         for _ in range(150):

@@ -33,7 +33,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["Basic", "--mlagents-port"], ["--mlagents-port", "number"]),
     ],
 )
-def test_a_wrong_command_line_names_the_mistake_and_what_is_known(arguments: list[str], named: list[str]) -> None:
+def test_a_wrong_command_line_names_the_mistake_and_the_valid_options(arguments: list[str], named: list[str]) -> None:
     result = run(*arguments)
     assert result.returncode == 2
     assert all(word in result.stderr for word in named)
@@ -67,7 +67,7 @@ def test_the_handshake_follows_the_protocol(launch) -> None:
 
 
 @pytest.mark.parametrize(("status", "command"), [(400, 0), (200, QUIT)])
-def test_the_player_quits_when_it_is_told_to(launch, status: int, command: int) -> None:
+def test_the_player_quits_on_the_quit_message(launch, status: int, command: int) -> None:
     client = launch("Basic")
     client.start()
     code, output = client.end(status, command)
@@ -75,7 +75,7 @@ def test_the_player_quits_when_it_is_told_to(launch, status: int, command: int) 
     assert "Traceback" not in output
 
 
-def test_the_player_quits_when_the_client_is_gone(launch) -> None:
+def test_the_player_quits_when_the_client_disconnects(launch) -> None:
     client = launch("Basic")
     client.start()
     client.connection.close()
@@ -96,7 +96,7 @@ def test_a_discrete_action_outside_its_branch_ends_the_player_with_a_reason(laun
     assert "Traceback" not in output
 
 
-def test_areas_are_the_scenes_own_or_the_clients_or_those_of_the_command_line(launch) -> None:
+def test_the_number_of_areas_comes_from_the_scene_the_client_or_the_command_line(launch) -> None:
     assert len(launch("3DBall").start().agents[BALL]) == 12
     assert len(launch("3DBall").start(num_areas=3).agents[BALL]) == 3
     assert len(launch("3DBall", "--areas", "2").start(num_areas=3).agents[BALL]) == 2
@@ -122,7 +122,7 @@ def test_a_new_seed_gives_the_same_course_whatever_came_before(launch) -> None:
     assert one.reset(new_seed(12)).raw != first[0]
 
 
-def test_a_new_seed_is_acknowledged_once_and_starts_ids_and_episodes_anew(launch) -> None:
+def test_a_new_seed_is_acknowledged_once_and_restarts_ids_and_episodes(launch) -> None:
     client = launch("Basic")
     message = client.start()
     for _ in range(7):
@@ -163,7 +163,7 @@ def test_a_sampler_draws_for_each_agent_and_episode(launch) -> None:
     assert all(a != b for a, b in zip(first, lowest_heights(), strict=True))
 
 
-def test_a_frame_that_cannot_be_read_is_logged_with_its_channel_and_the_player_goes_on(launch) -> None:
+def test_an_unreadable_frame_is_logged_with_its_channel_and_the_player_continues(launch) -> None:
     unknown = uuid.UUID(int=77)
     client = launch("Basic")
     client.start(side_channel=frame(unknown, b"x") + frame(unknown, b"y") + frame(RESEEDING, b"\1"))

@@ -111,7 +111,7 @@ def test_walls_and_other_agents_are_seen(held) -> None:
     assert {row for row, _ in cells(env, AGENT)} == {19, 20}
 
 
-def test_food_is_not_seen_before_it_has_come_down(held) -> None:
+def test_food_is_not_seen_before_it_has_landed(held) -> None:
     env, scene = held
     put_food(scene, GOOD, 0, 5, height=2.5)
     seen = []
@@ -126,7 +126,7 @@ def test_food_is_not_seen_before_it_has_come_down(held) -> None:
     ("degrees", "forward", "right", "direction"),
     [(0, 1, 0, (0, 1)), (0, -1, 0, (0, -1)), (0, 0, 1, (1, 0)), (90, 1, 0, (1, 0)), (90, 0, 1, (0, -1))],
 )
-def test_agents_push_themselves_along_their_own_axes(held, degrees, forward, right, direction) -> None:
+def test_agents_accelerate_along_their_own_axes(held, degrees, forward, right, direction) -> None:
     env, scene = held
     put(scene, 0, 0, 0, degrees)
     step(env, forward=forward, right=right)
@@ -190,7 +190,7 @@ def test_the_laser_freezes_for_four_seconds(held) -> None:
     ("x", "z", "hit"),
     [(0, 10, True), (2.3, 10, True), (2.8, 10, False), (0, 27, True), (0, 28, False), (0, 1.9, False), (0, -10, False)],
 )
-def test_the_laser_is_a_beam_of_2_by_25_metres(held, x: float, z: float, hit: bool) -> None:
+def test_the_laser_is_a_beam_of_2_by_25_meters(held, x: float, z: float, hit: bool) -> None:
     env, scene = held
     put(scene, 1, x, z)
     step(env, shoot=1)
@@ -205,7 +205,7 @@ def test_food_stops_the_laser(held) -> None:
     assert scene.shapes.tag[0, 1] == scene.shapes.tags.index("agent")
 
 
-def test_of_two_that_shoot_each_other_the_first_stays_free(held) -> None:
+def test_of_two_agents_that_shoot_each_other_the_first_is_not_frozen(held) -> None:
     env, scene = held
     put(scene, 1, 0, 10, 180)
     action = ActionTuple(np.zeros((5, 3), np.float32), np.ones((5, 1), np.int32))
@@ -218,7 +218,7 @@ def test_of_two_that_shoot_each_other_the_first_stays_free(held) -> None:
 
 
 @pytest.mark.parametrize(("piece", "reward"), [(GOOD, 1), (BAD, -1)])
-def test_food_pays_when_it_is_touched_and_comes_back_elsewhere(held, piece: int, reward: float) -> None:
+def test_touched_food_gives_its_reward_and_respawns_elsewhere(held, piece: int, reward: float) -> None:
     env, scene = held
     put_food(scene, piece, 0, 1.8)
     step(env)
@@ -233,7 +233,7 @@ def test_food_pays_when_it_is_touched_and_comes_back_elsewhere(held, piece: int,
     assert scene.food[1, 0, piece] > 0.75
 
 
-def test_food_that_is_hit_rolls_on_to_the_wall(held) -> None:
+def test_food_that_is_hit_rolls_to_the_wall(held) -> None:
     env, scene = held
     put_food(scene, GOOD, 30, 0)
     scene.food_velocity[0, 0, GOOD] = 7
@@ -254,7 +254,7 @@ def test_agents_stay_in_the_arena(held) -> None:
     assert position(scene)[1] > 49
 
 
-def test_episodes_are_cut_off_after_5000_ticks_and_food_stays(held) -> None:
+def test_episodes_are_interrupted_after_5000_ticks_and_food_stays(held) -> None:
     env, scene = held
     step(env)
     put_food(scene, GOOD, 20, 20)
@@ -327,5 +327,5 @@ def total_reward(scripted: bool, decisions: int = 250) -> float:
     return total / 20
 
 
-def test_who_walks_to_food_in_its_image_collects_more_than_who_walks_at_random() -> None:
+def test_walking_to_food_in_the_image_collects_more_than_walking_at_random() -> None:
     assert total_reward(scripted=True) > max(0.0, total_reward(scripted=False)) + 5

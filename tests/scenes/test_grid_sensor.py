@@ -72,7 +72,7 @@ def seen(shapes: Shapes, area: int, own: int, position: np.ndarray, yaw: float, 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_images_follow_the_rules(seed: int) -> None:
+def test_grid_images_equal_a_slow_reference(seed: int) -> None:
     rng = np.random.default_rng(seed)
     areas, things, size = 2, 14, 10
     tags = ["block", "ball", "goal", "floor"]

@@ -107,7 +107,7 @@ def play(env: UnityEnvironment, steps: int, towards_wanted: bool) -> tuple[Array
     return np.array(returns), lengths, last
 
 
-def test_nine_agents_send_an_image_and_a_goal(launch) -> None:
+def test_nine_agents_observe_an_image_and_a_goal(launch) -> None:
     message = launch("GridWorld").start()
     agents = message.agents[GRID]
     assert [agent.id for agent in agents] == list(range(9))
@@ -124,7 +124,7 @@ def test_nine_agents_send_an_image_and_a_goal(launch) -> None:
     assert list(parameters.action_spec.discrete_branch_sizes) == [5]
 
 
-def test_the_best_player_earns_what_shortest_paths_allow() -> None:
+def test_the_optimal_policy_achieves_the_return_of_shortest_paths() -> None:
     cells = range(25)
     paths = [moves_to(g, o)[a][0] for g in cells for o in cells for a in cells if len({g, o, a}) == 3]
     assert np.mean(paths) == pytest.approx(3.362, abs=5e-4)
@@ -208,14 +208,14 @@ def test_parameters_set_the_grid_and_the_number_of_goals_from_the_next_episode_o
                 assert (cells.sum(axis=(1, 2)) == count).all()
 
 
-def test_more_goals_than_cells_are_refused() -> None:
+def test_more_goals_than_cells_raise() -> None:
     refusal = pytest.raises(PlayerError, match=r"30 plus goals.*5 × 5 cells.*gridSize")
     with refusal, playing(areas=1, numPlusGoals=30):
         pass
 
 
 @pytest.mark.skipif(not DEMONSTRATION.exists(), reason="Unity's demonstrations are not beside the repository")
-def test_the_camera_draws_what_unitys_camera_recorded_to_the_pixel() -> None:
+def test_the_camera_equals_images_of_unitys_camera_to_the_pixel() -> None:
     (recorded,) = load(DEMONSTRATION).record_observations
     plus, ex, agent = (cells.reshape(len(cells), -1) for cells in read(recorded))
     assert (plus.sum(axis=1) == 1).all()
@@ -233,7 +233,7 @@ def test_an_image_shows_the_whole_grid() -> None:
     assert len(np.unique(image.reshape(-1, 3), axis=0)) > 5
 
 
-def test_images_that_are_kept_are_what_the_camera_sees() -> None:
+def test_cached_images_equal_the_view_of_the_camera() -> None:
     academy = Academy(Rehearsal(), seed=1)
     scene = GridWorld(academy, 9)
     rng = np.random.default_rng(1)

@@ -58,7 +58,7 @@ def rays(scene: Hallway) -> Array:
     return scene.agents._sensors[0]._inner.observe(np.arange(1)).reshape(5, 7)
 
 
-def test_16_agents_send_stacked_rays_and_time_and_take_one_of_five_actions() -> None:
+def test_16_agents_observe_stacked_rays_and_time_and_take_one_of_five_actions() -> None:
     with UnityEnvironment("embedded:Hallway") as env:
         env.reset()
         spec = env.behavior_specs[NAME]
@@ -70,7 +70,7 @@ def test_16_agents_send_stacked_rays_and_time_and_take_one_of_five_actions() -> 
         assert len(env.get_steps(NAME)[0]) == 16
 
 
-def test_decisions_come_every_six_ticks_and_the_time_is_stacked() -> None:
+def test_decisions_are_requested_every_six_ticks_and_the_time_is_stacked() -> None:
     with UnityEnvironment("embedded:Hallway", additional_args=["--areas", "2"]) as env:
         env.reset()
         for expected in ([0, 0, 1], [0, 1, 7], [1, 7, 13], [7, 13, 19]):
@@ -143,7 +143,7 @@ def test_gravity_changes_at_once() -> None:
         assert scene.shapes.center[1, 0, 0] == fallen
 
 
-def test_rays_tell_symbols_from_goals_and_never_see_the_ground(held) -> None:
+def test_rays_distinguish_symbols_from_goals_and_never_see_the_ground(held) -> None:
     _, scene = held
     show(scene, "O", side=1)
     put(scene, 0, -10)
@@ -168,7 +168,7 @@ def test_rays_tell_symbols_from_goals_and_never_see_the_ground(held) -> None:
 
 @pytest.mark.parametrize("symbol", ["O", "X"])
 @pytest.mark.parametrize(("side", "reward"), [(1, 1.0), (-1, -0.1)])
-def test_the_right_goal_pays_one_and_the_wrong_one_costs_a_tenth(symbol, side, reward) -> None:
+def test_the_right_goal_gives_one_and_the_wrong_one_minus_a_tenth(symbol, side, reward) -> None:
     statistics = StatsSideChannel()
     with held_scene(Hallway, side_channels=(statistics,)) as (env, scene):
         first = statistics.get_and_reset_stats()
@@ -192,7 +192,7 @@ def test_the_right_goal_pays_one_and_the_wrong_one_costs_a_tenth(symbol, side, r
         assert not decisions.obs[0].reshape(3, 35)[:2].any()  # stacks start with zeros
 
 
-def test_every_tick_costs_and_3000_interrupt_the_episode(held) -> None:
+def test_every_tick_has_a_penalty_and_3000_ticks_interrupt_the_episode(held) -> None:
     env, scene = held
     scene.agents.step_count[:] = 2941  # one tick has been
     total = 0.0
@@ -252,7 +252,7 @@ def walks(scene: Hallway, remembers: bool, error: float = 15) -> Array:
 
 
 @pytest.mark.parametrize(("remembers", "low", "high"), [(True, 0.94, 0.98), (False, 0.3, 0.55)])
-def test_players_that_remember_the_symbol_score_and_those_that_guess_do_half_as_well(remembers, low, high) -> None:
+def test_policies_that_store_the_symbol_score_and_guessing_ones_half_as_often(remembers, low, high) -> None:
     with held_scene(Hallway, areas=16) as (env, scene):
         running, returns = np.zeros(16), []
         for _ in range(250):

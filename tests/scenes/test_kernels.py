@@ -73,7 +73,7 @@ def test_changed_sources_replace_the_stored_machine_code(tmp_path: Path, monkeyp
     assert not before.exists()
 
 
-def test_numbers_that_are_written_in_a_call_are_compiled_once() -> None:
+def test_literal_numbers_in_calls_cause_one_compilation() -> None:
     @kernels.inner_kernel
     def scaled(values: Array, index: int, factor: float) -> float:
         return float(values[index] * factor)

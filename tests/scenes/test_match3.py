@@ -106,7 +106,7 @@ def new_boards(count: int, rng: np.random.Generator, rows: int = 9, columns: int
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(9, 8), (6, 7)])
-def test_moves_and_their_points_are_what_the_rules_say(rows: int, columns: int) -> None:
+def test_moves_and_their_points_follow_the_rules(rows: int, columns: int) -> None:
     boards, every = new_boards(20, np.random.default_rng(0), rows, columns), np.arange(20)
     valid, worth = boards.valid_moves(every), boards.move_points(every)
     assert len(SWAPS) == MOVES == valid.shape[1] == 127
@@ -140,7 +140,7 @@ def test_a_move_clears_drops_and_fills_until_nothing_is_in_line() -> None:
     assert boards.color[:, :7].min() == 0
 
 
-def test_new_cells_come_in_the_documented_shares() -> None:
+def test_new_cells_have_the_documented_frequencies() -> None:
     boards = new_boards(500, np.random.default_rng(0))
     shares = np.bincount(boards.special.ravel()) / boards.special.size
     np.testing.assert_allclose(shares, [0.7, 0.2, 0.1], atol=0.01)
@@ -152,7 +152,9 @@ def test_new_cells_come_in_the_documented_shares() -> None:
     [(Boards.valid_moves, 34.2), (Boards.move_points, 37.0)],
     ids=["random valid player", "greedy player"],
 )
-def test_known_players_earn_what_is_documented(choose: Callable[[Boards, Array], Array], documented: float) -> None:
+def test_reference_policies_achieve_the_documented_return(
+    choose: Callable[[Boards, Array], Array], documented: float
+) -> None:
     """200 episodes on full boards; the players take one of the moves that `choose` rates highest."""
     rng, every = np.random.default_rng(0), np.arange(200)
     boards, total = new_boards(200, rng), np.zeros(200)
@@ -166,7 +168,7 @@ def test_known_players_earn_what_is_documented(choose: Callable[[Boards, Array],
     assert total.mean() == pytest.approx(documented, abs=1)
 
 
-def test_twelve_boards_play_unitys_four_behaviors() -> None:
+def test_twelve_boards_have_unitys_four_behaviors() -> None:
     with playing() as env:
         assert {name: len(env.get_steps(name)[0]) for name in env.behavior_specs} == BEHAVIORS
         for name, spec in env.behavior_specs.items():
@@ -184,7 +186,7 @@ def test_a_scene_of_one_behavior(scene: str, behavior: str) -> None:
 
 
 @pytest.mark.parametrize("behavior", [VECTOR, VISUAL])
-def test_masks_and_rewards_follow_from_what_the_agent_sees(behavior: str) -> None:
+def test_masks_and_rewards_follow_from_the_observation(behavior: str) -> None:
     rng = np.random.default_rng(0)
     with playing(areas=8) as env:
         for _ in range(15):
@@ -233,7 +235,7 @@ def test_an_episode_has_499_moves_and_is_interrupted_with_the_last_reward() -> N
     assert np.mean([earned[SMART], earned[SIMPLE]]) > np.mean([earned[VECTOR], earned[VISUAL]]) + 2
 
 
-def test_each_episode_draws_a_board_between_the_least_and_the_full_size() -> None:
+def test_each_episode_samples_a_board_size_between_minimum_and_maximum() -> None:
     seen = set()
     with playing("Match3Vector", areas=200) as env:
         color, _ = boards_of(env.get_steps(VECTOR)[0])
@@ -247,7 +249,7 @@ def test_each_episode_draws_a_board_between_the_least_and_the_full_size() -> Non
         assert color.min() == 0
 
 
-def test_boards_without_a_move_are_shuffled_before_anyone_is_asked() -> None:
+def test_boards_without_a_move_are_shuffled_before_a_decision_is_requested() -> None:
     rng = np.random.default_rng(0)
     with playing("Match3Vector", areas=50, minRows=3, minColumns=3) as env:
         for _ in range(30):
@@ -256,7 +258,7 @@ def test_boards_without_a_move_are_shuffled_before_anyone_is_asked() -> None:
             act(env, rng)
 
 
-def test_impossible_sizes_are_refused() -> None:
+def test_impossible_sizes_raise() -> None:
     with pytest.raises(PlayerError, match="minRows from 3 to 9; got 10"), playing(minRows=10):
         pass
 

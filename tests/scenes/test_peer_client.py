@@ -72,7 +72,7 @@ def transcript(python: str, package: str, channel_module: str, scene: str, port:
 
 @pytest.mark.skipif(not PEER, reason="UNITY_GYM_PEER_PYTHON names no Python that has mlagents_envs")
 @pytest.mark.parametrize("scene", sorted(SCENES))
-def test_unitys_client_sees_what_ours_sees(scene: str) -> None:
+def test_unitys_client_receives_the_same_data(scene: str) -> None:
     port = 5910 + 2 * sorted(SCENES).index(scene)
     module = "mlagents_envs.side_channel.environment_parameters_channel"
     theirs = transcript(PEER, "mlagents_envs", module, scene, port)

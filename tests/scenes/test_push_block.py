@@ -102,7 +102,7 @@ def rays(env: UnityEnvironment) -> tuple[Array, Array]:
     return newest(offset)[0], newest(level)[0]
 
 
-def test_32_agents_send_two_stacked_ray_sensors_and_take_one_of_seven_actions() -> None:
+def test_32_agents_observe_two_stacked_ray_sensors_and_take_one_of_seven_actions() -> None:
     with UnityEnvironment("embedded:PushBlock") as env:
         env.reset()
         spec = env.behavior_specs[NAME]
@@ -122,7 +122,7 @@ def test_an_agent_faces_the_goal_at_first_and_keeps_its_heading_over_episodes(he
     assert np.degrees(scene.shapes.yaw[0, 0]) == pytest.approx(200)
 
 
-def test_places_are_free_and_in_the_air() -> None:
+def test_agents_and_blocks_start_apart_and_in_the_air() -> None:
     with held_scene(PushBlock, areas=64) as (env, scene):
         for _ in range(20):
             before = scene.shapes.center[:, :, 0].copy()
@@ -202,7 +202,7 @@ def test_parameters_change_the_block() -> None:
         assert scene.bodies.velocity[0, 0, 1] == pytest.approx(10 * 0.9**5)
 
 
-def test_a_flush_agent_and_its_block_move_as_one(held) -> None:
+def test_an_agent_flush_with_its_block_moves_with_it(held) -> None:
     env, scene = held
     put(scene, "agent", 0, 6, 180)
     put(scene, "block", 0.3, 4.5)
@@ -229,7 +229,7 @@ def test_nothing_passes_walls_goal_and_each_other(held) -> None:
             assert y > 0.3
 
 
-def test_the_block_in_the_goal_pays_five_and_ends_the_episode(held) -> None:
+def test_the_block_in_the_goal_gives_five_and_ends_the_episode(held) -> None:
     env, scene = held
     put(scene, "agent", 5, 5)
     put(scene, "block", 0, -6.9)
@@ -251,7 +251,7 @@ def test_the_block_in_the_goal_pays_five_and_ends_the_episode(held) -> None:
     assert not decisions.obs[0].reshape(3, 35)[:2].any()  # stacks start with zeros
 
 
-def test_5000_ticks_cost_one_and_interrupt_the_episode(held) -> None:
+def test_5000_ticks_give_minus_one_and_interrupt_the_episode(held) -> None:
     env, _ = held
     total = 0.0
     for _ in range(1000):
@@ -301,7 +301,7 @@ def pushes(scene: PushBlock) -> Array:
     return np.where(behind, np.where(push, FORWARD, align), around)
 
 
-def test_a_pusher_scores_in_every_episode() -> None:
+def test_a_scripted_pushing_policy_scores_in_every_episode() -> None:
     with held_scene(PushBlock, areas=32) as (env, scene):
         scored = []
         for _ in range(250):
@@ -320,7 +320,7 @@ def demonstration():
     return load(DEMONSTRATION, action_record="same")  # as the file has them
 
 
-def test_observations_take_the_values_that_they_take_in_unitys_demonstration(demonstration) -> None:
+def test_observations_have_the_values_of_unitys_demonstration(demonstration) -> None:
     theirs = demonstration.record_observations
     with held_scene(PushBlock, areas=32, side_channels=parameters(gravity=9.81)) as (env, scene):
         seen = [[], []]
@@ -343,7 +343,7 @@ def test_observations_take_the_values_that_they_take_in_unitys_demonstration(dem
         assert 0 <= newest(observation)[..., FRACTION].min() * LENGTH < 1e-3  # flush at the block
 
 
-def test_actions_of_the_demonstration_lead_to_what_was_recorded(demonstration) -> None:
+def test_actions_of_the_demonstration_lead_to_the_recorded_observations(demonstration) -> None:
     """Played from the places where they started, and not corrected after, episodes end when they ended in Unity.
 
     The demonstration was made with gravity as on Earth: agents fall for 20 ticks. An action stands in the record of the

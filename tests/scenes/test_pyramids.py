@@ -87,7 +87,7 @@ def press(env: UnityEnvironment, scene: Pyramids) -> None:
     assert scene.shapes.visible[0, 3]
 
 
-def test_16_agents_send_three_ray_sensors_and_a_vector_and_take_one_of_five_actions() -> None:
+def test_16_agents_observe_three_ray_sensors_and_a_vector_and_take_one_of_five_actions() -> None:
     with UnityEnvironment("embedded:Pyramids") as env:
         env.reset()
         spec = env.behavior_specs[NAME]
@@ -141,7 +141,7 @@ def test_actions_push_and_turn_in_each_of_five_ticks(held, action, ahead, degree
     assert np.degrees(scene.shapes.yaw[0, 0]) == pytest.approx(30 + degrees)
 
 
-def test_the_vector_holds_the_switch_and_the_velocity_along_the_agents_axes(held) -> None:
+def test_the_vector_contains_the_switch_and_the_velocity_along_the_agents_axes(held) -> None:
     env, scene = held
     move_away(scene)
     step(env, NOTHING)
@@ -154,7 +154,7 @@ def test_the_vector_holds_the_switch_and_the_velocity_along_the_agents_axes(held
     assert scene.agents._sensors[3].observe(np.arange(1))[0, 0] == 1
 
 
-def test_rays_see_things_by_their_heights(held) -> None:
+def test_rays_see_objects_by_their_heights(held) -> None:
     _, scene = held
     put(scene, 0, 0)
     scene._set_switch(np.arange(1), True)
@@ -182,7 +182,7 @@ def test_rays_see_things_by_their_heights(held) -> None:
     assert [tag for tag, _ in see("switch", 0, 2, 10)] == [SWITCH_OFF] * 3
 
 
-def test_the_switch_pays_nothing_and_lets_a_pyramid_with_gold_appear(held) -> None:
+def test_the_switch_gives_no_reward_and_spawns_a_pyramid_with_gold(held) -> None:
     env, scene = held
     press(env, scene)
     decisions, terminals = env.get_steps(NAME)
@@ -206,7 +206,7 @@ def test_the_switch_pays_nothing_and_lets_a_pyramid_with_gold_appear(held) -> No
     assert (shapes.center[:, 0, 3:29] == before).all()
 
 
-def test_the_gold_pays_two_and_ends_the_episode(held) -> None:
+def test_the_gold_gives_two_and_ends_the_episode(held) -> None:
     env, scene = held
     press(env, scene)
     move_away(scene)
@@ -230,7 +230,7 @@ def test_the_gold_pays_two_and_ends_the_episode(held) -> None:
     assert decisions.obs[3][0, 0] == 0
 
 
-def test_every_tick_costs_and_5000_interrupt_the_episode(held) -> None:
+def test_every_tick_has_a_penalty_and_5000_ticks_interrupt_the_episode(held) -> None:
     env, scene = held
     scene.agents.step_count[:] = 4951  # one tick has been
     total = 0.0
@@ -257,7 +257,7 @@ def rammer(scene: Pyramids, retreats: Array) -> Array:
     return np.where(retreats > 1, BACKWARD, aim)
 
 
-def test_players_that_rush_at_the_pyramid_bring_the_gold_down_and_get_it() -> None:
+def test_policies_that_charge_the_pyramid_get_the_gold() -> None:
     n = 16
     with held_scene(Pyramids, areas=n) as (env, scene):
         move_away(scene)
@@ -314,7 +314,7 @@ def test_a_heap_comes_to_rest_within_the_walls() -> None:
         assert (where[::2] < 49.5).all()
 
 
-def test_observations_take_the_values_that_they_take_in_unitys_demonstration(demonstration) -> None:
+def test_observations_have_the_values_of_unitys_demonstration(demonstration) -> None:
     theirs = demonstration.record_observations
     n = 64
     with held_scene(Pyramids, areas=n) as (env, scene):

@@ -34,7 +34,7 @@ def cube(x: float, z: float, *, tag: str = "red", y: float = 1.0) -> Shapes:
 
 
 @pytest.mark.parametrize(("x", "z", "ray"), [(0, 5, 0), (4, 4, 1), (-4, 4, 2), (5, 0, 3), (-5, 0, 4)])
-def test_rays_come_from_the_middle_outwards_right_before_left(x: float, z: float, ray: int) -> None:
+def test_rays_are_ordered_from_the_middle_outwards_right_before_left(x: float, z: float, ray: int) -> None:
     seen = see(cube(x, z))
     assert list(np.flatnonzero(seen[:, 0])) == [ray]
     # Straight ahead the sphere's center stops half a meter before the face; diagonally it meets the edge.
@@ -48,11 +48,11 @@ def test_rays_turn_clockwise_with_the_agent() -> None:
     assert list(np.flatnonzero(see(cube(5, 0), degrees=45)[:, 0])) == [1]
 
 
-def test_a_thing_without_a_detectable_tag_is_hit_without_a_flag() -> None:
+def test_an_object_without_a_detectable_tag_is_hit_without_a_flag() -> None:
     assert see(cube(0, 5, tag="green"))[0] == pytest.approx([0, 0, 0, 0.35])
 
 
-def test_the_nearest_thing_hides_those_behind_it() -> None:
+def test_the_nearest_object_hides_those_behind_it() -> None:
     shapes = Shapes(1, ["far", "near"], ["red", "blue"])
     shapes.place("far", (-3, 0, 8), (3, 2, 9))
     shapes.place("near", (-3, 0, 4), (3, 2, 5))
@@ -61,7 +61,7 @@ def test_the_nearest_thing_hides_those_behind_it() -> None:
     assert see(shapes)[0] == pytest.approx([1, 0, 0, 0.75])
 
 
-def test_things_can_change_their_tags() -> None:
+def test_objects_can_change_their_tags() -> None:
     shapes = Shapes(1, ["switch", "lamp"], ["red", "blue"])
     shapes.place("switch", (-1, 0, 4), (1, 2, 6))
     shapes.place("lamp", (20, 0, 20), (21, 1, 21))
@@ -69,12 +69,12 @@ def test_things_can_change_their_tags() -> None:
     assert see(shapes)[0] == pytest.approx([0, 1, 0, 0.35])
 
 
-def test_what_overlaps_the_sphere_at_its_start_is_not_there() -> None:
+def test_an_object_that_overlaps_the_sphere_at_its_start_is_not_hit() -> None:
     shapes = cube(0, 1.4)  # the cube's face is 0.4 m away
     assert (see(shapes) == [0, 0, 1, 1]).all()
 
 
-def test_what_touches_the_sphere_is_hit_at_once_unless_the_ray_leads_away_or_along_it() -> None:
+def test_an_object_that_touches_the_sphere_is_hit_at_once_unless_the_ray_leads_away_or_along_it() -> None:
     seen = see(cube(0, 1.5))
     assert (seen[:3] == [1, 0, 0, 0]).all()
     assert (seen[3:] == [0, 0, 1, 1]).all()
@@ -108,7 +108,7 @@ def test_a_box_without_edges_is_a_sphere() -> None:
     assert see(shapes)[0] == pytest.approx([0, 1, 0, (5 - apart) / 10])
 
 
-def test_casts_end_where_a_walk_in_small_steps_ends() -> None:
+def test_casts_equal_a_march_in_small_steps() -> None:
     rng = np.random.default_rng(0)
     k, rays, n = 30, 5, 6
     start, path = rng.uniform(-5, 5, (3, k)), rng.uniform(-12, 12, (3, k, rays))

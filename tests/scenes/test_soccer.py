@@ -114,7 +114,7 @@ def test_rays_see_the_ball_goals_walls_and_both_teams_by_their_own_colors(held) 
     assert rays(env, PURPLE, 1, 8)[0][1] == 1
 
 
-def test_a_goalie_looks_all_around_and_knows_four_tags() -> None:
+def test_a_goalie_has_rays_all_around_and_four_tags() -> None:
     with held_scene(StrikersVsGoalie) as (env, scene):
         for player, (x, z) in enumerate([(-11, 5), (-11, -5), (11, 0)]):
             put(scene, player, x, z, -90)
@@ -152,7 +152,7 @@ def distance(push: float, ticks: int = 5) -> float:
         ([1, 1, 0], (0, -1), 0.6),  # a step to a side takes the place of one forward
     ],
 )
-def test_players_push_themselves_forward_or_aside(held, action, direction, push) -> None:
+def test_agents_accelerate_forward_or_aside(held, action, direction, push) -> None:
     env, scene = held
     put(scene, 0, -5, 3, 90)
     step(env, {BLUE: [action]})
@@ -160,13 +160,13 @@ def test_players_push_themselves_forward_or_aside(held, action, direction, push)
     assert moved == pytest.approx(distance(push) * np.array(direction), abs=1e-6)
 
 
-def test_players_turn_by_two_degrees_a_tick(held) -> None:
+def test_agents_turn_by_two_degrees_per_tick(held) -> None:
     env, scene = held
     step(env, {BLUE: [[0, 0, 1], [0, 0, 2]]})
     assert np.degrees(scene.shapes.yaw[0, :2]) == pytest.approx([80, 100])
 
 
-def test_strikers_are_faster_and_goalies_go_aside_as_fast_as_forward() -> None:
+def test_strikers_are_faster_and_goalies_move_aside_as_fast_as_forward() -> None:
     with held_scene(StrikersVsGoalie) as (env, scene):
         for player, (x, z) in enumerate([(-11, 0), (-11, -5), (11, 0)]):
             put(scene, player, x, z, 90)
@@ -179,7 +179,7 @@ def test_strikers_are_faster_and_goalies_go_aside_as_fast_as_forward() -> None:
 
 
 @pytest.mark.parametrize(("x", "scorer"), [(15.5, 0), (-15.5, 1)])
-def test_a_goal_pays_who_scores_less_for_time_and_costs_the_other_team_one(held, x, scorer) -> None:
+def test_a_goal_rewards_the_scoring_team_less_over_time_and_gives_the_other_minus_one(held, x, scorer) -> None:
     env, scene = held
     scene.ticks[:] = 1000 - 5
     put(scene, BALL, x - np.sign(x) * (SUNK + 0.1), 2)
@@ -198,7 +198,7 @@ def test_a_goal_pays_who_scores_less_for_time_and_costs_the_other_team_one(held,
     assert scene.ticks.tolist() == [0]
 
 
-def test_beside_the_goal_the_ball_stays_in_play(held) -> None:
+def test_next_to_the_goal_the_ball_stays_in_play(held) -> None:
     env, scene = held
     put(scene, BALL, 14.2, 5)
     scene.pitch.velocity[0, 0, BALL] = 10
@@ -218,7 +218,7 @@ def test_5000_ticks_without_a_goal_interrupt_the_match(held) -> None:
         assert not terminals.group_reward.any()
 
 
-def test_matches_start_where_unitys_do() -> None:
+def test_matches_start_at_unitys_positions() -> None:
     with held_scene(SoccerTwos, areas=200) as (_, scene):
         x, _, z = scene.shapes.center[:, :, :4]
         assert z.T.tolist() == [[1.2] * 200, [-1.2] * 200] * 2
@@ -228,7 +228,7 @@ def test_matches_start_where_unitys_do() -> None:
         assert np.abs(scene.shapes.center[::2, :, BALL]).max() == pytest.approx(2.5, abs=0.1)
 
 
-def test_a_kick_adds_to_the_push_if_the_player_goes_forward(held) -> None:
+def test_a_kick_adds_force_if_the_agent_moves_forward(held) -> None:
     env, scene = held
     speeds = []
     for choice in (1, 2):
@@ -244,7 +244,7 @@ def test_a_kick_adds_to_the_push_if_the_player_goes_forward(held) -> None:
     assert 2000 / 3 * TICK / 2 < forward - backward < 2000 / 3 * TICK
 
 
-def test_touches_pay_with_the_parameter_ball_touch() -> None:
+def test_the_parameter_ball_touch_rewards_touches() -> None:
     channel = EnvironmentParametersChannel()
     channel.set_float_parameter("ball_touch", 0.5)
     with held_scene(SoccerTwos, side_channels=(channel,)) as (env, scene):
@@ -255,7 +255,7 @@ def test_touches_pay_with_the_parameter_ball_touch() -> None:
         assert env.get_steps(BLUE)[0].reward == pytest.approx([0.2 * 0.5, 0])
 
 
-def test_the_ball_bounces_off_walls_and_comes_to_roll(held) -> None:
+def test_the_ball_bounces_off_walls_and_starts_to_roll(held) -> None:
     env, scene = held
     put(scene, BALL, 0, 6)
     scene.pitch.velocity[1, 0, BALL] = 10
@@ -268,7 +268,7 @@ def test_the_ball_bounces_off_walls_and_comes_to_roll(held) -> None:
     assert scene.pitch.rolling[1, 0] == pytest.approx(speed, abs=0.1)
 
 
-def test_nobody_leaves_the_pitch(held) -> None:
+def test_no_agent_leaves_the_pitch(held) -> None:
     env, scene = held
     rng = np.random.default_rng(0)
     for _ in range(150):

@@ -63,7 +63,7 @@ def walk(env: UnityEnvironment, choice: tuple[int, int, int], decisions: int = 2
     return total, False
 
 
-def test_8_agents_send_tiles_velocity_and_place_and_choose_in_three_branches() -> None:
+def test_8_agents_observe_tiles_velocity_and_position_and_act_in_three_branches() -> None:
     with UnityEnvironment("embedded:Sorter") as env:
         env.reset()
         spec = env.behavior_specs[NAME]
@@ -96,7 +96,7 @@ def test_tiles_are_sent_in_the_order_of_their_numbers_and_20_without_its_flag(he
     assert not tiles[3:].any()
 
 
-def test_an_agent_feels_its_own_velocity_and_where_it_is_and_was(held) -> None:
+def test_an_agent_observes_its_velocity_and_its_current_and_previous_position(held) -> None:
     env, scene = held
     assert scene.agents.decision_period == 5
     step(env, NOTHING)
@@ -182,7 +182,7 @@ def test_gravity_changes_at_once() -> None:
         assert scene.shapes.center[1, 0, 0] == fallen
 
 
-def test_tiles_in_their_order_pay_and_the_last_ends_the_episode(held) -> None:
+def test_tiles_in_their_order_give_a_reward_and_the_last_ends_the_episode(held) -> None:
     env, scene = held
     lay(scene, {4: 0, 9: 180})
     put(scene, 0, 18)
@@ -201,7 +201,7 @@ def test_tiles_in_their_order_pay_and_the_last_ends_the_episode(held) -> None:
     assert not scene.visited.any()
 
 
-def test_a_tile_out_of_order_costs_one_and_ends_the_episode(held) -> None:
+def test_a_tile_out_of_order_gives_minus_one_and_ends_the_episode(held) -> None:
     env, scene = held
     lay(scene, {4: 180, 9: 0})
     put(scene, 0, 18)
@@ -210,7 +210,7 @@ def test_a_tile_out_of_order_costs_one_and_ends_the_episode(held) -> None:
     assert over
 
 
-def test_every_tick_costs_and_5000_interrupt_the_episode(held) -> None:
+def test_every_tick_has_a_penalty_and_5000_ticks_interrupt_the_episode(held) -> None:
     env, scene = held
     scene.agents.step_count[:] = 4951  # one tick has been
     total = 0.0
@@ -266,7 +266,7 @@ def walks(scene: Sorter, sorts: bool) -> Array:
     return actions
 
 
-def test_players_that_sort_touch_all_tiles_and_those_that_do_not_end_soon() -> None:
+def test_policies_that_sort_touch_all_tiles_and_others_end_soon() -> None:
     for sorts, low, high in ((True, 0.95, 1.0), (False, -0.2, 0.2)):
         with held_scene(Sorter, areas=16) as (env, scene):
             running, shares = np.zeros(16), []

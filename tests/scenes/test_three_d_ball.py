@@ -19,7 +19,7 @@ def still(message):
     return continuous(np.zeros((len(message.deciding(BALL)), 2)))
 
 
-def test_agents_send_eight_numbers_under_unitys_name(launch) -> None:
+def test_agents_observe_eight_numbers_under_unitys_name(launch) -> None:
     agents = launch("3DBall").start().agents[BALL]
     assert [agent.id for agent in agents] == list(range(12))
     for agent in agents:
@@ -32,7 +32,7 @@ def test_agents_send_eight_numbers_under_unitys_name(launch) -> None:
         assert not observation[5:].any()
 
 
-def test_a_lost_ball_sets_the_reward_and_the_idle_ticks_show_in_the_next_episode(launch) -> None:
+def test_a_lost_ball_sets_the_reward_and_the_idle_ticks_belong_to_the_next_episode(launch) -> None:
     client = launch("3DBall")
     message = client.start()
     kinds = set()
@@ -68,7 +68,7 @@ def test_an_episode_of_5000_ticks_is_interrupted_after_1000_decisions(launch) ->
     assert sum(rewards) == pytest.approx(100)
 
 
-def test_a_reset_sends_no_ends_and_keeps_the_reward_of_the_tick_that_follows(launch) -> None:
+def test_a_reset_sends_no_terminal_steps_and_keeps_the_reward_of_the_next_tick(launch) -> None:
     client = launch("3DBall")
     before = client.start()
     before = client.step(BALL, still(before))
@@ -100,7 +100,7 @@ def test_a_still_platform_lets_the_ball_roll_with_five_sevenths_of_the_slope(lau
     assert compared > 10
 
 
-def test_actions_tilt_by_two_degrees_a_tick_up_to_a_quarter(launch) -> None:
+def test_actions_tilt_by_two_degrees_per_tick_up_to_a_quarter(launch) -> None:
     client = launch("3DBall", "--areas", "1")
     message = client.start()
     tilts = []
@@ -143,7 +143,7 @@ def test_unitys_own_policy_keeps_the_balls(launch) -> None:
     assert means[:5] == pytest.approx([-0.0026, 0.0031, 0.027, 3.093, 0.055], abs=0.25)
 
 
-def test_the_hard_version_sees_the_last_nine_offsets_and_tilts_and_no_velocity(launch) -> None:
+def test_the_hard_version_observes_the_last_nine_offsets_and_tilts_and_no_velocity(launch) -> None:
     hard = "3DBallHard?team=0"
     client = launch("3DBallHard")
     first = client.start()
@@ -160,7 +160,7 @@ def test_the_hard_version_sees_the_last_nine_offsets_and_tilts_and_no_velocity(l
         assert later_tilts[14:16].tolist() == tilts[16:].tolist()
 
 
-def test_the_picture_is_in_perspective_and_a_ball_that_is_nearer_looks_larger() -> None:
+def test_the_image_is_in_perspective_and_a_nearer_ball_looks_larger() -> None:
     with held_scene(ThreeDBall) as (_, scene):
         sizes = []
         for z in (2.0, -2.0):  # the camera looks along z

@@ -48,7 +48,7 @@ def test_larger_blocks_need_more_pushers(mass: float, edge: float, needed: int) 
             assert moved > 1
 
 
-def test_a_push_beside_the_middle_turns_a_block_and_one_in_the_middle_does_not() -> None:
+def test_an_off_center_push_turns_a_block_and_a_centered_one_does_not() -> None:
     for offset, sign in ((0.0, 0), (1.2, -1), (-1.2, 1)):
         bodies = pushers_behind(10, 3, 1, offset)
         push(bodies, 1, 10)
@@ -58,7 +58,7 @@ def test_a_push_beside_the_middle_turns_a_block_and_one_in_the_middle_does_not()
         assert bodies.shapes.center[2, 0, PUSHERS] > 0.3
 
 
-def test_an_impact_beside_the_middle_turns_and_keeps_momentum() -> None:
+def test_an_off_center_impact_turns_and_keeps_momentum() -> None:
     bodies = pushers_behind(20, 2, 1, 0.8, gravity=0, on_ground=False)
     bodies.velocity[2, 0, 0] = 5
     bodies.drag[:] = 0
@@ -84,14 +84,14 @@ def test_the_ground_stops_turning_blocks() -> None:
     assert bodies.velocity[0, 0, PUSHERS] == pytest.approx(0, abs=1e-3)
 
 
-def test_nothing_turns_faster_than_seven_radians_a_second() -> None:
+def test_nothing_turns_faster_than_seven_radians_per_second() -> None:
     bodies = pushers_behind(10, 3, 0, gravity=0)
     bodies.spin[0, PUSHERS] = 30
     bodies.simulate()
     assert bodies.spin[0, PUSHERS] == 7
 
 
-def test_a_turned_block_lines_up_with_the_wall_that_it_is_pushed_against() -> None:
+def test_a_turned_block_aligns_with_the_wall_that_it_is_pushed_against() -> None:
     bodies = pushers_behind(10, 1, 0)
     bodies.shapes.center[:, 0, PUSHERS] = 0, 0.375, 29.2
     bodies.shapes.yaw[0, PUSHERS] = 0.3

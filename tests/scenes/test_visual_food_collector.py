@@ -99,7 +99,7 @@ def test_food_is_seen_where_it_lies_at_its_size(held) -> None:
         assert len(rows) == pytest.approx(np.pi * (focal * 0.75 / 8) ** 2, rel=0.15)
 
 
-def test_what_is_beside_or_behind_or_covered_is_not_seen(held) -> None:
+def test_objects_outside_the_view_or_covered_are_not_seen(held) -> None:
     _, scene = held
     put_food(scene, GOOD, 8, 8)  # at 45°, beyond the 30° of the camera
     put_food(scene, GOOD + 1, 0, -5)
@@ -130,7 +130,7 @@ def test_a_frozen_agent_has_the_flag(held) -> None:
     assert env.get_steps(NAME)[0].obs[1][:, 0].tolist() == [0, 1, 0, 0]
 
 
-def test_laser_beams_are_seen_from_outside_and_as_long_as_the_parameter_says(held) -> None:
+def test_laser_beams_are_seen_from_outside_with_the_length_of_the_parameter(held) -> None:
     _, scene = held
     put(scene, 1, -5, 10, degrees=90)
     scene.shooting[0, 1] = True
@@ -142,7 +142,7 @@ def test_laser_beams_are_seen_from_outside_and_as_long_as_the_parameter_says(hel
     assert not share(look(scene, 1), drawing.YELLOW).any()
 
 
-def test_a_meal_colors_its_eater_for_half_a_second(held) -> None:
+def test_eating_colors_an_agent_for_half_a_second(held) -> None:
     _, scene = held
     put(scene, 1, 0, 5, degrees=180)
     for piece, color in ((GOOD, drawing.GREEN), (BAD, drawing.RED)):

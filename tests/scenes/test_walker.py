@@ -117,7 +117,9 @@ def test_the_whole_body_weighs_100_kg_and_stands_upright_at_the_start(floating) 
         (24, -1, "head", 1, -1),  # the head nods
     ],
 )
-def test_an_action_moves_its_part(floating, dimension: int, value: float, part: str, axis: int, sign: int) -> None:
+def test_each_action_moves_its_body_part(
+    floating, dimension: int, value: float, part: str, axis: int, sign: int
+) -> None:
     env, scene = floating
     before = place(scene, part)
     action = straight()
@@ -129,7 +131,7 @@ def test_an_action_moves_its_part(floating, dimension: int, value: float, part: 
     assert sign * (place(scene, part) - before)[axis] > 0.05
 
 
-def test_strengths_show_with_their_parts(floating) -> None:
+def test_strengths_are_observed_with_their_body_parts(floating) -> None:
     env, _ = floating
     action = straight()
     action[26:] = np.linspace(-1, 1, 13)
@@ -139,7 +141,7 @@ def test_strengths_show_with_their_parts(floating) -> None:
     assert shown == pytest.approx((action[26:] + 1) / 2, abs=1e-6)
 
 
-def test_the_head_has_to_look_at_the_target(floating) -> None:
+def test_the_reward_needs_the_head_to_look_at_the_target(floating) -> None:
     _, scene = floating
     for speed, yaw, expected in ((4, 0, 1.0), (4, 180, 0.0), (2, 0, 0.5625)):
         put(scene, np.radians(yaw), speed)
@@ -148,7 +150,7 @@ def test_the_head_has_to_look_at_the_target(floating) -> None:
         assert scene._rewards()[0] == pytest.approx(expected, abs=1e-3)
 
 
-def test_falling_costs_1_and_ends_the_episode_but_feet_and_shins_may_touch_the_ground() -> None:
+def test_a_fall_gives_minus_one_and_ends_the_episode_but_feet_and_shins_may_touch_the_ground() -> None:
     with held_scene(Walker) as (env, scene):
         limp = straight()
         limp[26:] = -1

@@ -145,7 +145,7 @@ def test_an_end_belongs_to_the_old_behavior_and_the_next_decision_to_the_new_one
         assert changes > 30
 
 
-def test_a_behavior_is_announced_when_its_first_agent_asks() -> None:
+def test_a_behavior_is_announced_when_its_first_agent_requests_a_decision() -> None:
     known = []
     for seed in range(1, 30):
         with held_scene(WallJump, areas=1, seed=seed) as (env, scene):
@@ -201,7 +201,7 @@ def test_actions_move_and_turn_on_the_ground(held, choices, ahead, right, degree
     assert np.degrees(scene.shapes.yaw[0, AGENT]) == pytest.approx(degrees)
 
 
-def test_a_jump_rises_for_eleven_ticks_to_three_metres_and_lands_after_22(held) -> None:
+def test_a_jump_rises_for_eleven_ticks_to_three_meters_and_lands_after_22(held) -> None:
     env, scene = held
     seen = heights(scene)
     for choices in (JUMP, STILL, STILL, STILL, STILL, STILL):
@@ -213,7 +213,7 @@ def test_a_jump_rises_for_eleven_ticks_to_three_metres_and_lands_after_22(held) 
     assert seen[-1] == pytest.approx(REST, abs=1e-3)
 
 
-def test_a_running_jump_covers_five_metres(held) -> None:
+def test_a_running_jump_covers_five_meters(held) -> None:
     env, scene = held
     seen = heights(scene)
     for choices in ((1, 0, 0, 1), FORWARD, FORWARD, FORWARD):
@@ -222,7 +222,7 @@ def test_a_running_jump_covers_five_metres(held) -> None:
     assert max(seen) == pytest.approx(3.57, abs=0.01)
 
 
-def test_nobody_jumps_in_the_air(held) -> None:
+def test_agents_cannot_jump_in_the_air(held) -> None:
     env, scene = held
     put(scene, 0, -10, y=2.0)
     seen = heights(scene)
@@ -257,7 +257,7 @@ def test_the_goal_sets_the_reward_to_one(held) -> None:
     assert (ended, interrupted) == ([1.0], [False])
 
 
-def test_the_goal_wants_feet_on_the_ground(held) -> None:
+def test_the_goal_counts_with_feet_on_the_ground_only(held) -> None:
     env, scene = held
     put(scene, 6, 3, y=4)
     step(env)  # five ticks of falling, to about 1.8
@@ -277,7 +277,7 @@ def test_a_fall_sets_the_reward_to_minus_one(held, thing: int) -> None:
     assert (np.abs(scene.shapes.center[0, 0, :2]) < 9.2).all()
 
 
-def test_2000_ticks_cost_one_and_interrupt_the_episode(held) -> None:
+def test_2000_ticks_give_minus_one_and_interrupt_the_episode(held) -> None:
     env, _ = held
     total = 0.0
     for _ in range(400):
@@ -287,7 +287,7 @@ def test_2000_ticks_cost_one_and_interrupt_the_episode(held) -> None:
     assert total == pytest.approx(-1, abs=1e-5)
 
 
-def test_vectors_tell_place_and_feet(held) -> None:
+def test_vectors_contain_the_position_and_ground_contact(held) -> None:
     env, scene = held
     step(env)
     newest = observation(env, 2).reshape(6, 4)[-1]

@@ -67,7 +67,7 @@ def test_ten_agents_have_one_sensor_and_nine_actions(launch) -> None:
         assert values[60:64] == pytest.approx([0, 0, 0, 1], abs=1e-6)
 
 
-def test_numbers_lie_in_the_order_of_unitys_sensor(floating) -> None:
+def test_values_are_in_the_order_of_unitys_sensor(floating) -> None:
     env, scene = floating
     step(env, np.array([0.0] * 6 + [1, 0, -1]))
     put(scene, yaw=np.pi / 2, speed=3)
@@ -106,7 +106,7 @@ def about(rotation: Array, vector: Array) -> Array:
     return vector + 2 * np.cross(axis, np.cross(axis, vector) + w * vector)
 
 
-def test_the_reward_wants_10_meters_per_second_and_a_look_at_the_target(floating) -> None:
+def test_the_full_reward_needs_10_meters_per_second_and_a_look_at_the_target(floating) -> None:
     _, scene = floating
     for speed, yaw, expected in ((10, 0, 1.0), (5, 0, 0.5625), (0, 0, 0), (10, 20, 1 - 20 / 180), (10, 31, 0)):
         put(scene, np.radians(yaw), speed)
@@ -141,7 +141,7 @@ def test_a_worm_lands_touches_the_ground_and_is_not_punished() -> None:
         assert 0.5 < scene.bodies.position[0, 0, 1] < 1
 
 
-def test_a_head_deep_below_the_start_ends_the_episode_at_a_decision(floating) -> None:
+def test_a_head_far_below_the_start_ends_the_episode_at_a_decision(floating) -> None:
     env, scene = floating
     scene.bodies.state[0, 3] = -0.5
     scene.bodies.refresh(ALL)

@@ -86,14 +86,14 @@ def assert_columns_are(steps: tuple[DecisionSteps, TerminalSteps], agents: Seque
     ),
     seed=st.integers(0, 99),
 )
-def test_columns_hold_what_each_agent_sent(agents: list[Agent], seed: int) -> None:
+def test_arrays_contain_the_data_of_each_agent(agents: list[Agent], seed: int) -> None:
     rng = np.random.default_rng(seed)
     for agent in agents:
         agent.sensors = sensors(rng)
     assert_columns_are(decoder(Agent(0, sensors(rng))).decode(messages(agents)), agents)
 
 
-def test_hundreds_of_agents_of_which_some_ended_keep_their_order() -> None:
+def test_hundreds_of_agents_some_of_them_terminal_keep_their_order() -> None:
     rng = np.random.default_rng(0)
     agents = [
         Agent(
@@ -112,7 +112,7 @@ def test_hundreds_of_agents_of_which_some_ended_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_the_absent_kind_of_steps_is_empty_with_the_right_shapes(done: bool) -> None:
+def test_decision_or_terminal_steps_without_agents_are_empty_with_the_right_shapes(done: bool) -> None:
     rng = np.random.default_rng(1)
     agents = [Agent(3, sensors(rng), done=done)]
     mine = decoder(agents[0])
@@ -135,7 +135,7 @@ def test_an_agent_without_sensors_is_still_an_agent() -> None:
     assert_columns_are(decoder(agents[0]).decode(messages(agents)), agents)
 
 
-def test_the_columns_of_one_reply_outlive_the_next() -> None:
+def test_the_arrays_of_one_reply_are_not_overwritten_by_the_next() -> None:
     rng = np.random.default_rng(2)
     first, second = [Agent(1, sensors(rng), reward=1.0)], [Agent(1, sensors(rng), reward=2.0)]
     mine = decoder(first[0])
@@ -165,7 +165,7 @@ def test_sensors_are_described_with_name_type_and_properties() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("done", [False, True])
-def test_a_number_that_is_none_is_an_error_with_behavior_agent_and_sensor(value: float, done: bool) -> None:
+def test_a_non_finite_number_raises_with_behavior_agent_and_sensor(value: float, done: bool) -> None:
     agents = [
         Agent(5 + n, [Sensor(np.zeros(2), "speed"), Sensor(np.zeros((2, 2)), "map")], done=done) for n in range(3)
     ]
@@ -182,7 +182,7 @@ def test_a_number_that_is_none_is_an_error_with_behavior_agent_and_sensor(value:
     mine.decode(messages(agents))
 
 
-def test_opposite_infinities_do_not_hide_each_other() -> None:
+def test_opposite_infinities_do_not_cancel() -> None:
     agents = [Agent(1, [Sensor(np.array([np.inf, -np.inf]), "speed")])]
     with pytest.raises(ProtocolError, match="agent 1: sensor 0"):
         decoder(agents[0]).decode(messages(agents))
@@ -196,7 +196,7 @@ def test_very_large_finite_numbers_pass_without_a_warning(recwarn: pytest.Warnin
 
 
 @pytest.mark.parametrize("size", [0, 2, 4])
-def test_data_of_another_length_are_an_error_with_behavior_and_sensor(size: int) -> None:
+def test_data_of_another_length_raise_with_behavior_and_sensor(size: int) -> None:
     mine = decoder(Agent(1, [Sensor(np.zeros(3), "speed")]))
     agents = [Agent(1, [Sensor(np.zeros(3))]), Agent(2, [Sensor(np.zeros(size))])]
     with pytest.raises(ProtocolError, match=rf"'Ball', sensor 0 \('speed'\): .*\(3,\).* 12 bytes.*{4 * size}"):
@@ -204,14 +204,14 @@ def test_data_of_another_length_are_an_error_with_behavior_and_sensor(size: int)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_sensors_that_come_or_go_are_an_error(count: int) -> None:
+def test_added_or_removed_sensors_raise(count: int) -> None:
     mine = decoder(Agent(1, [Sensor(np.zeros(3))] * 2))
     agents = [Agent(1, [Sensor(np.zeros(3))] * 2), Agent(2, [Sensor(np.zeros(3))] * count)]
     with pytest.raises(ProtocolError, match=rf"'Ball'.*2 sensors.*{count}"):
         mine.decode(messages(agents))
 
 
-def test_a_mask_of_another_width_is_an_error() -> None:
+def test_a_mask_of_another_width_raises() -> None:
     agents = [Agent(1, mask=[False] * 5), Agent(2, mask=[False] * 4)]
     with pytest.raises(ProtocolError, match=r"'Ball'.*masks of \[4, 5\] choices.*5"):
         decoder(agents[0]).decode(messages(agents))
@@ -237,7 +237,7 @@ def test_action_specifications_of_new_and_old_packages_are_read(
     assert action_spec(BrainParameters.FromString(BrainParameters(**fields).SerializeToString())) == expected
 
 
-def test_bytes_that_are_no_message_are_an_error_with_their_number() -> None:
+def test_bytes_that_are_no_message_raise_with_their_number() -> None:
     message = UnityMessage()
     message.unity_output.rl_output.agent_infos["Ball"].value.add(id=1)
     whole = message.SerializeToString()

@@ -58,21 +58,23 @@ def assert_actions_are(encoded: bytes, action: ActionTuple) -> None:
     n=st.integers(1, 5),
     seed=st.integers(0, 99),
 )
-def test_every_agent_gets_its_own_numbers_and_choices(continuous: int, branches: list[int], n: int, seed: int) -> None:
+def test_each_agent_receives_its_own_continuous_and_discrete_actions(
+    continuous: int, branches: list[int], n: int, seed: int
+) -> None:
     spec = ActionSpec(continuous, tuple(branches))
     action = actions(spec, n, seed)
     assert_actions_are(encode.ActionEncoder(spec).encode(action), action)
 
 
 @pytest.mark.parametrize("size", [2, 127, 128, 129, 255, 256, 257, 16384, 16385, 200_000])
-def test_every_choice_of_a_branch_arrives(size: int) -> None:
+def test_every_discrete_action_of_a_branch_is_encoded(size: int) -> None:
     spec = ActionSpec(0, (size, 3))
     choices = np.unique(np.linspace(0, size - 1, 300).astype(np.int32))
     action = ActionTuple(discrete=np.stack([choices, choices % 3], axis=1))
     assert_actions_are(encode.ActionEncoder(spec).encode(action), action)
 
 
-def test_protobuf_itself_reads_the_numbers_as_the_player_declares_them() -> None:
+def test_protobuf_reads_the_values_as_the_player_declares_them() -> None:
     file = descriptor_pb2.FileDescriptorProto(name="player.proto", syntax="proto3")
     agent = file.message_type.add(name="AgentAction")
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -98,18 +100,18 @@ def test_hundreds_of_agents_keep_their_order() -> None:
     assert_actions_are(encode.ActionEncoder(spec).encode(action), action)
 
 
-def test_no_agents_are_no_bytes() -> None:
+def test_no_agents_are_encoded_as_no_bytes() -> None:
     spec = ActionSpec(2, (3,))
     assert encode.ActionEncoder(spec).encode(spec.empty_action(0)) == b""
 
 
-def test_more_than_127_numbers_an_agent_are_framed_rightly() -> None:
+def test_more_than_127_values_per_agent_have_the_right_length_prefix() -> None:
     spec = ActionSpec(5000, ())
     action = actions(spec, 2)
     assert_actions_are(encode.ActionEncoder(spec).encode(action), action)
 
 
-def test_arrays_that_are_views_with_strides_are_read_rightly() -> None:
+def test_strided_arrays_are_read_correctly() -> None:
     spec = ActionSpec(2, (9, 200))
     numbers = np.arange(24, dtype=np.float32).reshape(4, 6)
     choices: Array = np.arange(16, dtype=np.int32).reshape(2, 8).T
@@ -153,7 +155,7 @@ def test_a_reset_carries_side_channels_and_no_actions() -> None:
     assert not message.unity_input.rl_input.agent_actions
 
 
-def test_the_initialization_tells_seed_areas_versions_and_every_capability() -> None:
+def test_the_initialization_contains_seed_areas_versions_and_every_capability() -> None:
     message = UnityMessage.FromString(encode.initialization(2**31 - 1, 12))
     assert message.header.status == 200
     first = message.unity_input.rl_initialization_input

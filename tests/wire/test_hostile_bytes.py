@@ -58,7 +58,7 @@ def decode(infos: list[Any]) -> Any:
     return decoder.decode(infos)[0].obs[0]
 
 
-def test_a_bomb_of_an_image_allocates_nothing() -> None:
+def test_a_decompression_bomb_allocates_nothing() -> None:
     bomb, long = png(bytes(1 << 26), 18000, 18000), png(bytes(1 << 26))
     decode(camera(png(5 * LINE)))  # imports what is imported late
     tracemalloc.start()
@@ -88,14 +88,14 @@ def test_a_bomb_of_an_image_allocates_nothing() -> None:
         (png(5 * LINE) * 2, "6 channels together where the sensor has 3"),
     ],
 )
-def test_an_image_that_is_not_the_sensors_is_an_error(data: bytes, message: str) -> None:
+def test_an_image_that_does_not_fit_the_sensor_raises(data: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         decode(camera(data))
 
 
 @pytest.mark.parametrize("color", [0, 2, 4, 6])
 @pytest.mark.parametrize("kind", range(5))
-def test_every_filter_is_undone_for_every_color_type(kind: int, color: int) -> None:
+def test_every_png_filter_is_decoded_for_every_color_type(kind: int, color: int) -> None:
     samples = {0: 1, 2: 3, 4: 2, 6: 4}[color]
     image = np.random.default_rng(kind).integers(0, 256, (5, 7, samples))
     lines = []
@@ -118,7 +118,7 @@ def test_every_filter_is_undone_for_every_color_type(kind: int, color: int) -> N
 
 
 @pytest.mark.parametrize("shape", [(1,) * 70, (-1,), (2**31 - 1, 2**31 - 1), (0, 5, 7), (3, -5, -7)])
-def test_an_impossible_shape_is_an_error(shape: tuple[int, ...]) -> None:
+def test_an_impossible_shape_raises(shape: tuple[int, ...]) -> None:
     with pytest.raises(ProtocolError, match=r"'Ball', sensor 0 \('eye'\): it has the shape"):
         decode(camera(png(5 * LINE), shape))
 
@@ -159,7 +159,7 @@ def drop_values(agents: list[Agent]) -> None:
     ],
 )
 @pytest.mark.parametrize("done", [False, True])
-def test_odd_agents_are_an_error(change: Callable[[list[Agent]], None], message: str, done: bool) -> None:
+def test_invalid_agents_raise(change: Callable[[list[Agent]], None], message: str, done: bool) -> None:
     agents = [Agent(number, [Sensor(np.zeros((3, 2)))], mask=[False] * 3, done=done) for number in range(2)]
     decoder = BehaviorDecoder("Ball", ActionSpec(0, (3,)), messages(agents)[0], "4.0.0")
     decoder.decode(messages(agents))
@@ -176,7 +176,7 @@ def test_the_same_agent_may_end_and_decide_in_one_reply() -> None:
     assert list(decisions) == list(terminals) == [4]
 
 
-def test_agents_whose_sensors_have_different_names_are_read_all_the_same() -> None:
+def test_agents_whose_sensors_have_different_names_are_read() -> None:
     agents = [Agent(number, [Sensor(np.full(3, number), "x" * number)]) for number in range(3)]
     decoder = BehaviorDecoder("Ball", ActionSpec(1, ()), messages(agents)[0], "")
     np.testing.assert_array_equal(decoder.decode(messages(agents))[0].obs[0][:, 0], [0, 1, 2])
@@ -193,7 +193,7 @@ def test_agents_whose_sensors_have_different_names_are_read_all_the_same() -> No
         {"num_discrete_actions": 2**31 - 1},
     ],
 )
-def test_impossible_actions_are_an_error(fields: dict[str, Any]) -> None:
+def test_impossible_actions_raise(fields: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError, match="'Ball' announces"):
         action_spec(BrainParameters(brain_name="Ball", action_spec=fields))
 
@@ -234,7 +234,7 @@ def send_an_unknown_type(output: Any, number: int) -> None:
 
 
 @pytest.mark.parametrize("change", [announce_other_actions, send_half_a_sensor, send_an_unknown_type])
-def test_odd_replies_close_the_environment(change: Callable[[Any, int], None]) -> None:
+def test_invalid_replies_close_the_environment(change: Callable[[Any, int], None]) -> None:
     env = play(change)
     env.reset()
     env.step()
@@ -244,7 +244,7 @@ def test_odd_replies_close_the_environment(change: Callable[[Any, int], None]) -
         env.step()
 
 
-def test_whatever_else_decoding_raises_is_a_protocol_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_exception_of_decoding_raises_a_protocol_error(monkeypatch: pytest.MonkeyPatch) -> None:
     env = play(lambda *_: None)
     env.reset()
     for error in (MemoryError, OverflowError, KeyError, RecursionError, TypeError):
@@ -256,14 +256,14 @@ def test_whatever_else_decoding_raises_is_a_protocol_error(monkeypatch: pytest.M
             env.reset()
 
 
-def test_an_unknown_status_is_an_error_with_its_text() -> None:
+def test_an_unknown_status_raises_with_its_text() -> None:
     reply = UnityMessage()
     reply.header.status, reply.header.message = 500, "out of memory"
     with pytest.raises(ProtocolError, match=r"status 500 \('out of memory'\)"):
         environment._parse(reply.SerializeToString())
 
 
-def test_a_statistic_that_is_no_number_is_dropped_with_one_warning() -> None:
+def test_a_statistic_of_nan_is_dropped_with_one_warning() -> None:
     channel, output = StatsSideChannel(), UnityMessage().unity_output
     for value in (float("nan"), 1.5, float("inf")):
         payload = struct.pack("<i5sfi", 5, b"Score", value, 0)
@@ -275,7 +275,7 @@ def test_a_statistic_that_is_no_number_is_dropped_with_one_warning() -> None:
     assert [value for value, _ in channel.stats["Score"]] == [1.5, 1.5]
 
 
-def test_a_channel_that_stumbles_over_its_bytes_is_named() -> None:
+def test_a_channel_that_cannot_read_its_bytes_is_named() -> None:
     class Mine(SideChannel):
         def on_message_received(self, message: IncomingMessage) -> None:
             struct.unpack("<q", message.get_raw_bytes())
@@ -285,14 +285,14 @@ def test_a_channel_that_stumbles_over_its_bytes_is_named() -> None:
         SideChannels([channel]).dispatch(channel.channel_id.bytes_le + struct.pack("<i", 2) + b"xy")
 
 
-def test_ever_new_unknown_channels_are_not_reported_for_ever() -> None:
+def test_warnings_about_unknown_channels_are_limited() -> None:
     channels = SideChannels()
     with pytest.warns(UserWarning, match="not registered") as caught:
         channels.dispatch(b"".join(uuid.uuid4().bytes_le + struct.pack("<i", 0) for _ in range(50)))
     assert len(caught) == 16
 
 
-def test_without_numba_a_camera_names_the_extra_that_brings_it() -> None:
+def test_without_numba_a_camera_raises_and_names_the_extra() -> None:
     script = """
 import sys
 sys.modules["numba"] = None
@@ -313,10 +313,10 @@ def fuzz(seconds: int) -> None:
     assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
 
 
-def test_mutated_bytes_give_our_errors_or_sane_results() -> None:
+def test_mutated_bytes_raise_unity_gym_errors_or_give_valid_results() -> None:
     fuzz(10)
 
 
 @pytest.mark.slow
-def test_a_minute_of_mutated_bytes_gives_our_errors_or_sane_results() -> None:
+def test_a_minute_of_mutated_bytes_raises_unity_gym_errors_or_gives_valid_results() -> None:
     fuzz(60)

@@ -78,7 +78,7 @@ def assert_images_are(column: Array, expected: list[Array]) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("channels", [2, 3, 4, 5, 6])
-def test_compressed_images_come_out_channels_first(channels: int, layout: str, dtype: str) -> None:
+def test_compressed_images_are_decoded_channels_first(channels: int, layout: str, dtype: str) -> None:
     images = [random_image(channels, seed) for seed in range(3)]
     sent = [camera(channels, layout, data=pngs(image)) for image in images]
     assert_images_are(decoded(sent, dtype=dtype), images)
@@ -98,7 +98,7 @@ def test_compressed_images_come_out_channels_first(channels: int, layout: str, d
         ("2.0.1", "HWC", "HWC"),
     ],
 )
-def test_uncompressed_images_are_read_as_they_lie_in_memory(
+def test_uncompressed_images_are_read_in_their_memory_layout(
     version: str, declared: str, memory: str, channels: int, dtype: str
 ) -> None:
     images = [random_image(channels, seed) for seed in range(2)]
@@ -110,14 +110,14 @@ def test_uncompressed_images_are_read_as_they_lie_in_memory(
 @pytest.mark.parametrize("declared", ["CHW", "HWC"])
 @pytest.mark.parametrize("memory", ["CHW", "HWC"])
 @pytest.mark.parametrize("version", ["2.0.1", "4.0.0", "4.0.1"])
-def test_the_memory_layout_can_be_told(version: str, memory: str, declared: str) -> None:
+def test_the_memory_layout_can_be_given(version: str, memory: str, declared: str) -> None:
     image = random_image(3)
     laid_out = image if memory == "CHW" else image.transpose(1, 2, 0)
     sent = [camera(3, declared, data=laid_out / np.float32(255))]
     assert_images_are(decoded(sent, version, layout=memory), [image])
 
 
-def test_the_told_memory_layout_leaves_compressed_images_alone() -> None:
+def test_a_given_memory_layout_does_not_affect_compressed_images() -> None:
     image = random_image(3)
     for layout in ("CHW", "HWC"):
         assert_images_are(decoded([camera(3, "CHW", data=pngs(image))], layout=layout), [image])
@@ -142,7 +142,7 @@ def test_packages_that_announce_no_dimension_properties_send_channels_last(versi
         ((0, 0, 0), "1.8.0", True),
     ],
 )
-def test_dimension_properties_tell_the_layout_and_without_them_the_version(
+def test_the_layout_follows_from_dimension_properties_and_otherwise_from_the_version(
     properties: tuple[int, ...], version: str, last: bool
 ) -> None:
     assert sends_channels_last(properties, version) is last
@@ -160,13 +160,13 @@ def test_one_channel_is_the_mean_of_red_green_and_blue(mapping: tuple[int, ...],
         np.testing.assert_allclose(column[0], mean / 255, atol=1e-6)
 
 
-def test_a_grey_png_has_three_equal_channels() -> None:
+def test_a_gray_png_has_three_equal_channels() -> None:
     gray = random_image(1)
     data = png(np.repeat(gray, 3, axis=0), "L")
     assert_images_are(decoded([camera(1, "CHW", data=data, mapping=(0, 0, 0))]), [gray])
 
 
-def test_mapped_channels_go_where_the_mapping_says() -> None:
+def test_channels_are_placed_by_the_mapping() -> None:
     image = random_image(6)
     sent = [camera(4, "CHW", data=pngs(image), mapping=(3, -1, 0, 2, -1, 1))]
     assert_images_are(decoded(sent), [image[[2, 5, 3, 0]]])
@@ -180,7 +180,7 @@ def test_decoded_channels_with_one_output_are_averaged_and_others_kept() -> None
     np.testing.assert_allclose(column[0], expected, atol=1e-6)
 
 
-def test_floats_outside_the_unit_interval_keep_their_value_as_float32_and_are_cut_as_uint8() -> None:
+def test_floats_outside_the_unit_interval_are_kept_as_float32_and_clipped_as_uint8() -> None:
     numbers = np.array([-1, 0, 0.5, 1, 300], np.float32)
     image = np.resize(numbers, (1, HEIGHT, WIDTH))
     sent = [camera(1, "CHW", data=image)]
@@ -189,7 +189,7 @@ def test_floats_outside_the_unit_interval_keep_their_value_as_float32_and_are_cu
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_nan_in_an_image_is_an_error_whatever_the_dtype(dtype: str) -> None:
+def test_nan_in_an_image_raises_for_every_dtype(dtype: str) -> None:
     image = np.zeros((3, HEIGHT, WIDTH), np.float32)
     image[1, 2, 3] = np.nan
     with pytest.raises(ProtocolError, match=r"'Ball', agent 1: sensor 0 \('eye'\)"):
@@ -229,7 +229,7 @@ def that_is_a_jpeg(_: bytes) -> bytes:
         that_is_a_jpeg,
     ],
 )
-def test_a_broken_png_is_an_error_with_behavior_and_sensor(damage: object) -> None:
+def test_a_broken_png_raises_with_behavior_and_sensor(damage: object) -> None:
     assert callable(damage)
     good = pngs(random_image(3))
     sent = [camera(3, "CHW", data=good), camera(3, "CHW", data=damage(good))]
@@ -237,7 +237,7 @@ def test_a_broken_png_is_an_error_with_behavior_and_sensor(damage: object) -> No
         decoded(sent)
 
 
-def test_a_png_that_is_damaged_anywhere_gives_an_image_or_our_error() -> None:
+def test_a_damaged_png_gives_an_image_or_a_protocol_error() -> None:
     good = pngs(random_image(3))
     for position in range(len(good)):
         for data in (good[:position], good[:position] + bytes([good[position] ^ 0xA5]) + good[position + 1 :]):
@@ -248,31 +248,31 @@ def test_a_png_that_is_damaged_anywhere_gives_an_image_or_our_error() -> None:
                     assert "'Ball', sensor 0 ('eye')" in str(error)  # noqa: PT017
 
 
-def test_an_image_of_another_size_is_an_error() -> None:
+def test_an_image_of_another_size_raises() -> None:
     small = np.zeros((3, HEIGHT - 1, WIDTH), np.uint8)
     with pytest.raises(ProtocolError, match=r"\(4, 7\) pixels where the sensor has \(5, 7\)"):
         decoded([camera(3, "CHW", data=pngs(small))])
 
 
-def test_too_few_channels_are_an_error() -> None:
+def test_too_few_channels_raise() -> None:
     with pytest.raises(ProtocolError, match="3 channels together where the sensor has 4"):
         decoded([camera(4, "CHW", data=pngs(random_image(3)))])
 
 
 @pytest.mark.parametrize("mapping", [(0, 1, 2, 3), (0, 0, 1), (0, 1, 3), (0, 1, -2)])
-def test_a_mapping_that_does_not_fit_is_an_error(mapping: tuple[int, ...]) -> None:
+def test_a_mapping_that_does_not_fit_raises(mapping: tuple[int, ...]) -> None:
     with pytest.raises(ProtocolError, match="channel mapping"):
         decoded([camera(3, "CHW", data=pngs(random_image(3)), mapping=mapping)])
 
 
-def test_uncompressed_data_of_another_length_are_an_error() -> None:
+def test_uncompressed_data_of_another_length_raise() -> None:
     short = camera(3, "CHW", data=np.zeros((3, HEIGHT, WIDTH)))
     short.values = short.values[:2]
     with pytest.raises(ProtocolError, match=r"'Ball', sensor 0 \('eye'\).*420 bytes; got \[280, 420\]"):
         decoded([camera(3, "CHW", data=np.zeros((3, HEIGHT, WIDTH))), short])
 
 
-def test_an_agent_that_sends_floats_among_agents_that_send_pngs_is_an_error() -> None:
+def test_an_agent_that_sends_floats_among_agents_that_send_pngs_raises() -> None:
     image = random_image(3)
     with pytest.raises(ProtocolError, match="do not start as a PNG"):
         decoded([camera(3, "CHW", data=pngs(image)), camera(3, "CHW", data=image / 255)])

@@ -12,7 +12,7 @@ from unity_gym.wire import generate
 from unity_gym.wire.messages import UnityMessage
 
 
-def test_the_checked_in_descriptor_set_is_what_protoc_makes_of_the_proto_file() -> None:
+def test_the_stored_descriptor_set_equals_the_output_of_protoc() -> None:
     pytest.importorskip("grpc_tools", reason="grpcio-tools brings protoc")
     made = descriptor_pb2.FileDescriptorSet.FromString(generate.compile_descriptor_set())
     checked_in = descriptor_pb2.FileDescriptorSet.FromString(generate.DESCRIPTOR_SET.read_bytes())
@@ -42,11 +42,11 @@ assert message.header.status == 200 and message.DESCRIPTOR.full_name == "unity_g
 
 
 @pytest.mark.parametrize("script", [_PEER + _OURS, _OURS + _PEER], ids=["they come first", "we come first"])
-def test_messages_of_another_package_with_the_same_file_and_names_stand_in_one_process(script: str) -> None:
+def test_messages_of_another_package_with_the_same_file_and_names_work_in_one_process(script: str) -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_nothing_of_ours_stands_in_the_default_pool() -> None:
+def test_the_default_descriptor_pool_contains_none_of_our_messages() -> None:
     script = """
 import unity_gym.wire.messages
 from google.protobuf import descriptor_pool
