@@ -57,10 +57,10 @@ class SpaceAdapter:
         self.low = box.low.reshape(shape) if isinstance(box, spaces.Box) else np.zeros(shape, np.float32)
         self.high = box.high.reshape(shape) if isinstance(box, spaces.Box) else np.zeros(shape, np.float32)
 
-    def columns(self, observations: Any) -> list[Array]:
+    def sensor_arrays(self, observations: Any) -> list[Array]:
         """Return one array (n, *shape) per sensor, from a batch of n observations."""
         if self._unity is not None:
-            return self._unity[1].columns(observations)
+            return self._unity[1].sensor_arrays(observations)
         if isinstance(self.observation_space, spaces.Dict):
             return [_column(space, observations[key]) for key, space in self.observation_space.spaces.items()]
         return [_column(self.observation_space, observations)]
@@ -218,7 +218,7 @@ class VecEnvAgents:
         self._env, self._space = env, space
         n = env.num_envs
         self.last_observations = observations
-        self.observations = space.columns(observations)
+        self.observations = space.sensor_arrays(observations)
         self.final_observations = [column.copy() for column in self.observations]
         self.reward, self.group_reward = np.zeros(n, np.float32), np.zeros(n, np.float32)
         self._read_alive(env.unwrapped.reset_infos)  # wrappers do not forward them
@@ -244,7 +244,7 @@ class VecEnvAgents:
     def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
         """Step the environment, and store the results in the arrays."""
         self.last_observations, rewards, dones, infos = self._env.step(self._space.actions(actions))
-        self.observations = self._space.columns(self.last_observations)
+        self.observations = self._space.sensor_arrays(self.last_observations)
         self.reward = np.asarray(rewards, np.float32)
         self.terminated, self.truncated = dones.copy(), np.zeros(len(self), bool)
         for row in np.flatnonzero(dones).tolist():
@@ -266,7 +266,7 @@ class VecEnvAgents:
         batch = (
             {key: part[np.newaxis] for key, part in final.items()} if isinstance(final, dict) else np.asarray([final])
         )
-        for mine, column in zip(self.final_observations, self._space.columns(batch), strict=True):
+        for mine, column in zip(self.final_observations, self._space.sensor_arrays(batch), strict=True):
             mine[row] = column[0]
 
     def _read_masks(self) -> None:

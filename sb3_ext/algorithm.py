@@ -129,7 +129,7 @@ class UnityAlgorithm(BaseAlgorithm):
     reward_signals: list[RewardSignal]
     signals: nn.ModuleDict
     cloning: BehavioralCloning | None
-    columns: SpaceAdapter | None
+    adapter: SpaceAdapter | None
     """Adapter between the spaces of the environment and the arrays of the networks."""
     self_play: SelfPlay | None = None
     """Opponents of the model, if any."""
@@ -171,7 +171,7 @@ class UnityAlgorithm(BaseAlgorithm):
         """Set the spaces to those of a behavior."""
         layout = ObservationLayout(spec)
         self.observation_space, self.action_space = layout.space, action_space(spec.action_spec)
-        self.columns = SpaceAdapter(self.observation_space, self.action_space, (spec, layout))
+        self.adapter = SpaceAdapter(self.observation_space, self.action_space, (spec, layout))
 
     @property
     def collector(self) -> Collector:
@@ -256,13 +256,13 @@ class UnityAlgorithm(BaseAlgorithm):
 
     def _set_up_signals(self) -> None:
         """Build the algorithm's own copies of the reward signals."""
-        assert self.columns is not None
+        assert self.adapter is not None
         if "gamma" in self.__dict__:  # set by `load(path, gamma=0.9)`
             self.gamma = self.__dict__.pop("gamma")
         self.signals = nn.ModuleDict()
         for signal in self.reward_signals:
             mine = copy.deepcopy(signal)
-            mine.setup(self.columns.spec)
+            mine.setup(self.adapter.spec)
             self.signals[signal.name] = mine
         self.signals.to(self.device)
 
@@ -316,12 +316,12 @@ class UnityAlgorithm(BaseAlgorithm):
     def _start_collection(self) -> None:
         """Start with the agents of an environment that was reset, and discard their previous experience."""
         assert self.env is not None
-        assert self.columns is not None
+        assert self.adapter is not None
         self.start(self._columns_of(self.env).spec)
         if isinstance(self.env, UnityVecEnv):
             self._agents = UnityAgents(self.env)
         else:
-            self._agents = VecEnvAgents(self.env, self.columns, self._last_obs)
+            self._agents = VecEnvAgents(self.env, self.adapter, self._last_obs)
 
     def start(self, spec: BehaviorSpec) -> None:
         """Start collecting from agents of this behavior, at the start of their episodes.
@@ -341,7 +341,7 @@ class UnityAlgorithm(BaseAlgorithm):
 
         :raises UnityGymError: If the model is incompatible with the behavior spec.
         """
-        expected, actual = _form(self.policy.columns.spec), _form(spec)
+        expected, actual = _form(self.policy.adapter.spec), _form(spec)
         if expected != actual:
             raise UnityGymError(f"this model is of another behavior. It takes {expected}, the environment has {actual}")
 

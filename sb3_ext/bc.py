@@ -28,7 +28,7 @@ from sb3_ext.rollout import Batch, Rollout
 from sb3_ext.vec_env import UnityVecEnv
 from unity_gym.demonstrations import Demonstration, load
 from unity_gym.errors import NotReadyError, UnityGymError
-from unity_gym.spaces import ObservationLayout, action_columns
+from unity_gym.spaces import ObservationLayout, action_tuple
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec
 
 SelfBC = TypeVar("SelfBC", bound="BC")
@@ -115,7 +115,7 @@ class Teacher:
         spec, observations = self.spec.action_spec, self._layout.select(table.observations, rows)
         predict = getattr(self._policy, "predict", None)
         if predict is None:
-            chosen = action_columns(spec, self._policy(observations), len(rows))
+            chosen = action_tuple(spec, self._policy(observations), len(rows))
             return chosen, chosen
         state = None if self._state is None else tuple(part[rows] for part in self._state)
         asked: dict[str, Any] = {"state": state, "episode_start": self._starts[rows]}
@@ -129,7 +129,7 @@ class Teacher:
             for part, new in zip(self._state, after, strict=True):
                 part[rows] = new
         self._starts[rows] = False
-        return action_columns(spec, best, len(rows)), action_columns(spec, done, len(rows))
+        return action_tuple(spec, best, len(rows)), action_tuple(spec, done, len(rows))
 
     def _keep(self, table: AgentTableLike, rows: Array, actions: ActionTuple) -> None:
         fresh = rows[self._trajectory[rows] < 0]
@@ -291,7 +291,7 @@ class BC(UnityAlgorithm):
         )
         self.validation_scores: dict[str, float] = {}
         """Scores of the policy on decisions that it has not learned from; see `score`."""
-        self.columns = None if self.env is None else self._columns_of(self.env)
+        self.adapter = None if self.env is None else self._columns_of(self.env)
         self.teacher: Teacher | None = None
         self._expert: Expert | None = None
         self._trained = 0  # decisions of the teacher up to the last epoch
@@ -304,7 +304,7 @@ class BC(UnityAlgorithm):
 
     def _teacher(self, policy: Any) -> Teacher:
         if isinstance(policy, Teacher):
-            if self.columns is None:
+            if self.adapter is None:
                 self._set_spec(policy.spec)
             return policy
         if not isinstance(self.env, UnityVecEnv):
@@ -318,7 +318,7 @@ class BC(UnityAlgorithm):
         """Build the policy, and read the demonstrations; if those of a saved model are missing, only learning fails."""
         self._setup_lr_schedule()
         shown = self.demonstrations
-        if shown is not None and self.columns is None:
+        if shown is not None and self.adapter is None:
             require_demonstration(shown)
             shown = shown if isinstance(shown, Demonstration) else load(Path(shown))
             self._set_spec(shown.spec)
@@ -327,11 +327,11 @@ class BC(UnityAlgorithm):
             self.observation_space,
             self.action_space,
             self.lr_schedule,
-            columns=self.columns,
+            adapter=self.adapter,
             action_scaling=self.action_scaling,
             **self.policy_kwargs,
         ).to(self.device)
-        self.columns = self.policy.columns
+        self.adapter = self.policy.adapter
         if shown is not None and demonstration_exists(shown):
             self._expert = self._read(shown)
 
@@ -341,7 +341,7 @@ class BC(UnityAlgorithm):
 
     def _read(self, demonstration: DemonstrationSource) -> Expert:
         policy = self.policy
-        return Expert(demonstration, policy.columns.spec, policy.body.state_size, self.device)
+        return Expert(demonstration, policy.adapter.spec, policy.body.state_size, self.device)
 
     def _excluded_save_params(self) -> list[str]:
         in_runs = ["_collected", "_watched", "_unseen", "_parts"]

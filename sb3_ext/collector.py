@@ -71,7 +71,7 @@ class Collector:
         """
         rows = np.flatnonzero(table.requests_decision)
         policy = self.policy
-        spec = policy.columns.spec.action_spec
+        spec = policy.adapter.spec.action_spec
         actions = spec.empty_action(len(table))
         if not len(rows):
             return actions

@@ -32,7 +32,7 @@ def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str], deterministic
     branches) sampled indices, int64, with `deterministic_discrete_actions` and `discrete_action_output_shape` (1,
     branches); `recurrent_out` as `recurrent_in`.
 
-    The sensors are those of `policy.columns`: with a `UnityVecEnv` without wrappers, those of the behavior; otherwise
+    The sensors are those of `policy.adapter`: with a `UnityVecEnv` without wrappers, those of the behavior; otherwise
     one per key of the observation space. The file replaces an existing one only once it is complete.
 
     A policy that reads its previous action stores it in `recurrent_out`, and Unity does not report whether it executed
@@ -101,8 +101,8 @@ class _Actor(nn.Module):
     def __init__(self, policy: AgentPolicy, deterministic: bool) -> None:
         super().__init__()
         self.deterministic = deterministic
-        self.spec = policy.columns.spec
-        low, high = policy.columns.low, policy.columns.high
+        self.spec = policy.adapter.spec
+        low, high = policy.adapter.low, policy.adapter.high
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise UnityGymError(
                 f"continuous actions from {low.tolist()} to {high.tolist()} have no −1…1, which is what a model file "

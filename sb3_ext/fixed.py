@@ -17,7 +17,7 @@ from sb3_ext.collector import Collection
 from sb3_ext.onnx_policy import OnnxPolicy
 from sb3_ext.policies import AgentPolicy
 from unity_gym.errors import UnityGymError
-from unity_gym.spaces import ObservationLayout, action_columns, action_space
+from unity_gym.spaces import ObservationLayout, action_space, action_tuple
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec
 
 
@@ -37,7 +37,7 @@ class FixedPolicy:
     def __init__(self, source: str, spec: BehaviorSpec) -> None:
         self._source = source
         self._layout = ObservationLayout(spec)
-        self.columns = SpaceAdapter(self._layout.space, action_space(spec.action_spec), (spec, self._layout))
+        self.adapter = SpaceAdapter(self._layout.space, action_space(spec.action_spec), (spec, self._layout))
         self.memory_size = 0
         self._onnx: OnnxPolicy | None = None
         self._function: Callable[[Any], Any] | None = None
@@ -48,7 +48,7 @@ class FixedPolicy:
             self._function = load_function(source)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FixedPolicy, (self._source, self.columns.spec)
+        return FixedPolicy, (self._source, self.adapter.spec)
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return no weights."""
@@ -73,20 +73,20 @@ class FixedPolicy:
         """Do nothing, as there is no training."""
 
     @staticmethod
-    def tensors(columns: Sequence[Array]) -> list[torch.Tensor]:
+    def tensors(arrays: Sequence[Array]) -> list[torch.Tensor]:
         """Return the arrays as tensors."""
-        return [torch.as_tensor(column) for column in columns]
+        return [torch.as_tensor(array) for array in arrays]
 
     def select_actions(
-        self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
+        self, arrays: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
     ) -> tuple[ActionTuple, Array]:
         """Return the actions of n agents, and the next recurrent states; see `AgentPolicy.select_actions`."""
         if self._onnx is not None:
-            return self._onnx.select_actions(columns, masks, memory, deterministic)
+            return self._onnx.select_actions(arrays, masks, memory, deterministic)
         assert self._function is not None
-        n = len(columns[0])
-        observations = self._layout.select(list(columns), np.arange(n))
-        return action_columns(self.columns.spec.action_spec, self._function(observations), n), memory
+        n = len(arrays[0])
+        observations = self._layout.select(list(arrays), np.arange(n))
+        return action_tuple(self.adapter.spec.action_spec, self._function(observations), n), memory
 
     def act(
         self,
@@ -98,9 +98,9 @@ class FixedPolicy:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Select the actions of n agents; see `AgentPolicy.act`."""
         n = len(observations[0])
-        allowed = np.ones((n, sum(self.columns.spec.action_spec.discrete_branches)), bool)
+        allowed = np.ones((n, sum(self.adapter.spec.action_spec.discrete_branches)), bool)
         chosen, after = self.select_actions(
-            [column.numpy() for column in observations],
+            [observation.numpy() for observation in observations],
             allowed if masks is None else masks.numpy(),
             memory.numpy(),
             deterministic,
@@ -110,7 +110,7 @@ class FixedPolicy:
 
     def environment_actions(self, actions: Array) -> ActionTuple:
         """Return the actions (n, dimensions) of `act` in the scale of the environment."""
-        size = self.columns.spec.action_spec.continuous_size
+        size = self.adapter.spec.action_spec.continuous_size
         return ActionTuple(actions[:, :size], actions[:, size:].astype(np.int32))
 
 

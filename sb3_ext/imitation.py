@@ -41,7 +41,7 @@ def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
     :param policy: Policy with the actor.
     :param batch: Batch of sequences, with continuous actions in `[-1, 1]` and the actor's recurrent states.
     """
-    spec = policy.columns.spec.action_spec
+    spec = policy.adapter.spec.action_spec
     memory = batch.memory if policy.settings.memory_size else None
     previous = _previous_actions(policy, batch)
     mean, _, logits = policy.head(policy.body(batch.observations, memory, batch.length, actions=previous)[0])
@@ -62,7 +62,7 @@ def _previous_actions(policy: AgentPolicy, batch: Batch) -> torch.Tensor | None:
     """Return the features of the expert's actions; see `AgentPolicy.previous_actions`."""
     if not policy.body.action_size:
         return None
-    spec = policy.columns.spec.action_spec
+    spec = policy.adapter.spec.action_spec
     numbers, choices = batch.actions.tensor_split([spec.continuous_size], dim=1)
     return action_features(torch.cat([numbers.clamp(-1, 1), choices], 1), spec)
 
@@ -163,7 +163,7 @@ class BehavioralCloning:
     def _read(self) -> Expert:
         if self._expert is None:
             policy = self._policy
-            self._expert = Expert(self.demonstrations, policy.columns.spec, policy.body.state_size, policy.device)
+            self._expert = Expert(self.demonstrations, policy.adapter.spec, policy.body.state_size, policy.device)
         return self._expert
 
     def learning_rate_at(self, num_timesteps: int) -> float:

@@ -153,7 +153,7 @@ class _Source:
 
 
 def _actor(policy: AgentPolicy, saved: Tensors) -> Tensors:
-    spec = policy.columns.spec
+    spec = policy.adapter.spec
     weights = _prefixed("body", _body(policy.body, spec, _Source(saved, "network_body.")))
     head = _Source(saved, "action_model.")
     if spec.action_spec.continuous_size:
@@ -184,7 +184,7 @@ def _critic(policy: UnityPolicy, checkpoint: MLAgentsCheckpoint, signals: Sequen
     elif saved is None:
         raise _Mismatch("it has no body of its own, or is not of PPO")
     else:
-        body = _body(policy.critic, policy.columns.spec, _Source(saved, "network_body."))
+        body = _body(policy.critic, policy.adapter.spec, _Source(saved, "network_body."))
         if policy.critic.normalization is not None:  # actor and critic share one here, with the actor's statistics
             body |= {f"normalization.{name}": part for name, part in policy.critic.normalization.state_dict().items()}
         weights |= _prefixed("critic", body)

@@ -78,8 +78,8 @@ class OnnxPolicy:
         if self.version not in _VERSIONS:
             raise self._error(f"is of version {self.version}; known are {_VERSIONS}: export it again with ML-Agents")
         self.observation_space, self.action_space, unity = self._form(env, spec, observations)
-        self._columns = SpaceAdapter(self.observation_space, self.action_space, unity)
-        self.spec = self._columns.spec
+        self._adapter = SpaceAdapter(self.observation_space, self.action_space, unity)
+        self.spec = self._adapter.spec
         self._feeds = _feeds(self.spec.observation_specs, self.version)
         self._check_sensors()
         self._transposed = {name for name in self._feeds if self._is_transposed(name)}
@@ -235,7 +235,7 @@ class OnnxPolicy:
                 + (" (in version 2, the sum of the branches). " if self.version == 2 and branches else ". ")
                 + _REMEDY
             )
-        low, high = self._columns.low, self._columns.high
+        low, high = self._adapter.low, self._adapter.high
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise self._error(
                 f"gives continuous actions in −1…1, which do not stretch to the bounds {low.tolist()} to "
@@ -268,26 +268,26 @@ class OnnxPolicy:
         is_batch = is_vectorized_observation(batch, self.observation_space)
         if not is_batch:
             batch = {key: part[np.newaxis] for key, part in batch.items()} if isinstance(batch, dict) else batch[None]
-        columns = self._columns.columns(batch)
-        n = len(columns[0])
+        observations = self._adapter.sensor_arrays(batch)
+        n = len(observations[0])
         memory = memory_before(state, episode_start, n, self.memory_size)
         masks: Array = np.ones((n, sum(self.spec.action_spec.discrete_branches)), bool)
         if action_masks is not None:
             masks = np.asarray(action_masks, bool).reshape(masks.shape)
-        chosen, memory = self.select_actions(columns, masks, memory, deterministic)
-        actions = self._columns.actions(chosen)
+        chosen, memory = self.select_actions(observations, masks, memory, deterministic)
+        actions = self._adapter.actions(chosen)
         if not is_batch:
             actions = {key: part[0] for key, part in actions.items()} if isinstance(actions, dict) else actions[0]
         return actions, (memory,) if self.memory_size else None
 
     def select_actions(
-        self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
+        self, observations: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
     ) -> tuple[ActionTuple, Array]:
         """Return the actions of n agents for the environment, and the next recurrent states.
 
         See `AgentPolicy.select_actions`.
         """
-        seen = [_floats(column) for column in columns]
+        seen = [_floats(array) for array in observations]
         inputs = {
             name: seen[where[0]] if len(where) == 1 else np.concatenate([seen[index] for index in where], 1)
             for name, where in self._feeds.items()
@@ -307,20 +307,20 @@ class OnnxPolicy:
     def _run(self, inputs: dict[str, Array], deterministic: bool) -> dict[str, Array]:
         """Return the required outputs: `continuous_actions`, `discrete_actions` and the recurrent state."""
         actions = [f"{kind}_actions" for kind in ("continuous", "discrete") if f"{kind}_actions" in self._outputs]
-        wanted, session = actions, self._session
+        names, session = actions, self._session
         if deterministic:
-            wanted = [f"deterministic_{name}" for name in actions]
-            if not self._outputs.issuperset(wanted):
+            names = [f"deterministic_{name}" for name in actions]
+            if not self._outputs.issuperset(names):
                 if self._noiseless is None:
                     self._noiseless = self._start_session(_without_noise(self._model))
-                wanted, session = actions, self._noiseless
+                names, session = actions, self._noiseless
         memory = [_MEMORY_OUT] if self.memory_size else []
-        return dict(zip(actions + memory, session.run(wanted + memory, inputs), strict=True))
+        return dict(zip(actions + memory, session.run(names + memory, inputs), strict=True))
 
     def _action_tuple(self, outputs: dict[str, Array], masks: Array, deterministic: bool) -> ActionTuple:
         continuous, discrete = outputs.get("continuous_actions"), outputs.get("discrete_actions")
         if continuous is not None:
-            low, high = self._columns.low, self._columns.high
+            low, high = self._adapter.low, self._adapter.high
             continuous = (high + low) / 2 + continuous * ((high - low) / 2)
         if discrete is not None and self.version == 2:
             # Log-probabilities of all branches. The argmax after adding Gumbel noise is a sample (Gumbel 1954).

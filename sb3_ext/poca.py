@@ -47,7 +47,7 @@ class UnityPOCAPolicy(UnityPolicy):
                 "POCA's one critic reads the whole group: leave shared_critic and second_critic out, or use PPO"
             )
         self.critic = self.second_critic = self.second_value_head = None
-        self.group_body = GroupBody(self.columns.spec, self.critic_settings, self.body.normalization)
+        self.group_body = GroupBody(self.adapter.spec, self.critic_settings, self.body.normalization)
         self.value_head = value_layer(self.group_body.features + 1, heads)
 
     def _learning_parts(self) -> list[Any]:
@@ -79,10 +79,10 @@ class UnityPOCAPolicy(UnityPolicy):
 
     def predict_values(self, obs: PyTorchObs) -> torch.Tensor:
         """Return V (n, signals) of agents without a group, at the start of an episode; see `UnityPolicy.forward`."""
-        columns = self._columns(obs)
-        n = len(columns[0])
+        observations = self._sensor_tensors(obs)
+        n = len(observations[0])
         alone = torch.arange(n, device=self.device).unsqueeze(1)
-        features = self.group_body(columns, GroupIndex(alone, torch.ones_like(alone, dtype=torch.bool)))
+        features = self.group_body(observations, GroupIndex(alone, torch.ones_like(alone, dtype=torch.bool)))
         if self.group_body.memory is not None:
             features, _ = self.group_body.memory(features, features.new_zeros(n, self.settings.memory_size), 1)
         return self._head(features, torch.ones(n, device=self.device))
@@ -121,7 +121,7 @@ class UnityPOCAPolicy(UnityPolicy):
         members = groups.members[states]
         used, sets = members.used()
         is_own = (members.rows[state] == decisions.unsqueeze(1)) & members.present[state]
-        seen = [column.index_select(0, used) for column in groups.observations]
+        seen = [array.index_select(0, used) for array in groups.observations]
         features = self.group_body(seen, sets, groups.actions[used], state, is_own.int().argmax(1))
         of_states, of_baselines = features.split([len(states), len(decisions)])
         return torch.stack([of_states[state], of_baselines], 1), sets.present.sum(1)[state]
@@ -135,7 +135,7 @@ class UnityPOCAPolicy(UnityPolicy):
     def _end_features(self, groups: Groups, trajectories: torch.Tensor) -> torch.Tensor:
         """Return features of V (t, width) before the LSTM, after these trajectories (t,)."""
         used, sets = groups.end_members[trajectories].used()
-        features: torch.Tensor = self.group_body([column[used] for column in groups.end_observations], sets)
+        features: torch.Tensor = self.group_body([array[used] for array in groups.end_observations], sets)
         return features
 
     def _follow(self, rollout: Rollout, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

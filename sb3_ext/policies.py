@@ -56,7 +56,7 @@ class AgentPolicy(BasePolicy):
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         *,
-        columns: SpaceAdapter | None,
+        adapter: SpaceAdapter | None,
         network: dict[str, Any],
         critic: str,
         optimizer_class: type[torch.optim.Optimizer],
@@ -68,10 +68,10 @@ class AgentPolicy(BasePolicy):
         super().__init__(
             observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs
         )
-        self.columns = columns or SpaceAdapter(observation_space, action_space)
-        self.settings, self.critic_settings = network_settings(network, self.network_defaults, self.columns, critic)
+        self.adapter = adapter or SpaceAdapter(observation_space, action_space)
+        self.settings, self.critic_settings = network_settings(network, self.network_defaults, self.adapter, critic)
         self._constructor = {
-            "columns": self.columns,
+            "adapter": self.adapter,
             "optimizer_class": optimizer_class,
             "optimizer_kwargs": optimizer_kwargs,
             **network,
@@ -118,7 +118,7 @@ class AgentPolicy(BasePolicy):
         """
         if not self.body.action_size:
             return None
-        spec = self.columns.spec.action_spec
+        spec = self.adapter.spec.action_spec
         numbers, choices = actions.tensor_split([spec.continuous_size], dim=1)
         return action_features(torch.cat([self._bounded(numbers), choices], 1), spec)
 
@@ -133,7 +133,7 @@ class AgentPolicy(BasePolicy):
     def _copy_without(self, parts: Iterable[Any]) -> Self:
         """Return a deep copy that has None instead of these parts."""
         apart: dict[int, Any] = {id(part): None for part in (*parts, self.optimizer)}
-        apart[id(self.columns)] = self.columns
+        apart[id(self.adapter)] = self.adapter
         return copy.deepcopy(self, apart)
 
     def acting_copy(self) -> Self:
@@ -164,7 +164,7 @@ class AgentPolicy(BasePolicy):
 
     def select_actions(
         self,
-        columns: Sequence[Array],
+        observations: Sequence[Array],
         masks: Array,
         memory: Array,
         deterministic: bool = False,
@@ -172,7 +172,7 @@ class AgentPolicy(BasePolicy):
     ) -> tuple[ActionTuple, Array]:
         """Return the environment's actions of n agents, and their recurrent states afterwards.
 
-        :param columns: One array (n, *shape) per sensor.
+        :param observations: One array (n, *shape) per sensor.
         :param masks: Allowed discrete actions, bool (n, sum of branches).
         :param memory: Recurrent states, float32 (n, memory size).
         :param deterministic: Whether to take the most likely actions.
@@ -181,7 +181,7 @@ class AgentPolicy(BasePolicy):
         mask = torch.as_tensor(masks, device=self.device) if masks.shape[1] else None
         with torch.no_grad():
             raw, _, after = self.act(
-                self.tensors(columns), mask, torch.as_tensor(memory, device=self.device), deterministic, generator
+                self.tensors(observations), mask, torch.as_tensor(memory, device=self.device), deterministic, generator
             )
         return self.environment_actions(raw.cpu().numpy()), after.cpu().numpy()
 
@@ -190,9 +190,9 @@ class AgentPolicy(BasePolicy):
         """Whether observations are normalized and there are no statistics yet."""
         return self.body.normalization is not None and self.body.normalization.fresh
 
-    def tensors(self, columns: Sequence[Array]) -> Tensors:
+    def tensors(self, observations: Sequence[Array]) -> Tensors:
         """Return arrays as tensors on the device of this policy."""
-        return [torch.as_tensor(column, device=self.device) for column in columns]
+        return [torch.as_tensor(array, device=self.device) for array in observations]
 
     def forward(self, obs: PyTorchObs, deterministic: bool = False) -> Any:
         """Return the actions of n agents, as `_predict` does."""
@@ -204,16 +204,16 @@ class AgentPolicy(BasePolicy):
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:
         """Return actions (n, act_dim), without masks and recurrent state; SB3 requires the method."""
-        columns = self._columns(observation)
-        return self.act(columns, None, self._start_memory(len(columns[0])), deterministic)[0]
+        observations = self._sensor_tensors(observation)
+        return self.act(observations, None, self._start_memory(len(observations[0])), deterministic)[0]
 
-    def _columns(self, observation: PyTorchObs) -> Tensors:
+    def _sensor_tensors(self, observation: PyTorchObs) -> Tensors:
         arrays = (
             {key: part.cpu().numpy() for key, part in observation.items()}
             if isinstance(observation, dict)
             else observation.cpu().numpy()
         )
-        return self.tensors(self.columns.columns(arrays))
+        return self.tensors(self.adapter.sensor_arrays(arrays))
 
     def predict(
         self,
@@ -237,15 +237,15 @@ class AgentPolicy(BasePolicy):
         """
         self.set_training_mode(False)
         tensor, is_batch = self.obs_to_tensor(observation)
-        columns = self._columns(tensor)
-        n = len(columns[0])
+        observations = self._sensor_tensors(tensor)
+        n = len(observations[0])
         memory = torch.as_tensor(memory_before(state, episode_start, n, self.memory_size), device=self.device)
         masks = None
         if action_masks is not None:
             masks = torch.as_tensor(action_masks, dtype=torch.bool, device=self.device).reshape(n, -1)
         with torch.no_grad():
-            raw, _, memory = self.act(columns, masks, memory, deterministic)
-        actions = self.columns.actions(self.environment_actions(raw.cpu().numpy()))
+            raw, _, memory = self.act(observations, masks, memory, deterministic)
+        actions = self.adapter.actions(self.environment_actions(raw.cpu().numpy()))
         if not is_batch:
             actions = {key: part[0] for key, part in actions.items()} if isinstance(actions, dict) else actions[0]
         return actions, (memory.cpu().numpy(),) if self.memory_size else None
@@ -284,7 +284,7 @@ class UnityPolicy(AgentPolicy):
         action_space: spaces.Space[Any],
         lr_schedule: Schedule,
         *,
-        columns: SpaceAdapter | None = None,
+        adapter: SpaceAdapter | None = None,
         value_heads: Sequence[str] = ("extrinsic",),
         shared_critic: bool = False,
         second_critic: str | None = None,
@@ -298,7 +298,7 @@ class UnityPolicy(AgentPolicy):
         super().__init__(
             observation_space,
             action_space,
-            columns=columns,
+            adapter=adapter,
             network=network,
             critic="vf",
             optimizer_class=optimizer_class,
@@ -313,7 +313,7 @@ class UnityPolicy(AgentPolicy):
         if action_scaling not in ("unity", "clip"):
             raise InvalidValueError(f"action_scaling is 'unity' or 'clip', not {action_scaling!r}")
         self.action_scaling = action_scaling
-        spec = self.columns.spec
+        spec = self.adapter.spec
         self.distribution = ActionDistribution(spec.action_spec)
         self.body = NetworkBody(spec, self.settings)
         self.head = self.distribution.proba_distribution_net(self.body.features, log_std_init)
@@ -331,7 +331,7 @@ class UnityPolicy(AgentPolicy):
                 f"second_critic={second_critic!r} needs a first critic of its own, which shared_critic=True "
                 "leaves out: give one of them"
             )
-        spec = self.columns.spec
+        spec = self.adapter.spec
         settings = self.critic_settings
         if shared_critic and settings != self.settings:
             raise UnityGymError("net_arch must be the same for 'pi' and 'vf' with shared_critic=True: leave one out")
@@ -380,17 +380,17 @@ class UnityPolicy(AgentPolicy):
 
     def get_distribution(self, obs: PyTorchObs, action_masks: torch.Tensor | None = None) -> ActionDistribution:
         """Return the distribution of the actions; see `forward`."""
-        columns = self._columns(obs)
-        memory = self._split(self._start_memory(len(columns[0])))[0]
-        mean, log_std, logits = self.head(self.body(columns, memory)[0])
+        observations = self._sensor_tensors(obs)
+        memory = self._split(self._start_memory(len(observations[0])))[0]
+        mean, log_std, logits = self.head(self.body(observations, memory)[0])
         if action_masks is not None:
             action_masks = torch.as_tensor(action_masks, dtype=torch.bool, device=self.device)
-        return ActionDistribution(self.columns.spec.action_spec).proba_distribution(mean, log_std, logits, action_masks)
+        return ActionDistribution(self.adapter.spec.action_spec).proba_distribution(mean, log_std, logits, action_masks)
 
     def predict_values(self, obs: PyTorchObs) -> torch.Tensor:
         """Return the values (n, signals); see `forward`."""
-        columns = self._columns(obs)
-        return self.state_values(columns, self._start_memory(len(columns[0])))
+        observations = self._sensor_tensors(obs)
+        return self.state_values(observations, self._start_memory(len(observations[0])))
 
     def _shaped(self, actions: torch.Tensor) -> torch.Tensor:
         """Return actions (n, act_dim) in shape and dtype of the action space, unchanged for a `Dict`."""
@@ -437,7 +437,7 @@ class UnityPolicy(AgentPolicy):
         """Return the actor's features (m, features), and the distribution of the batch's decisions."""
         previous = self.previous_actions(batch.actions)
         features, _ = self.body(batch.inputs(self.body), self._memory_of(batch)[0], batch.length, actions=previous)
-        masks = batch.action_masks if self.columns.spec.action_spec.discrete_size else None
+        masks = batch.action_masks if self.adapter.spec.action_spec.discrete_size else None
         return features, self._distribution(features, masks)
 
     def _memory_of(self, batch: Batch) -> list[torch.Tensor | None]:
@@ -517,7 +517,7 @@ class UnityPolicy(AgentPolicy):
 
     def _copy_without(self, parts: Iterable[Any]) -> Self:
         twin = super()._copy_without([*parts, self.distribution])  # the distribution has tensors of the last decisions
-        twin.distribution = ActionDistribution(self.columns.spec.action_spec)
+        twin.distribution = ActionDistribution(self.adapter.spec.action_spec)
         return twin
 
     def _learning_parts(self) -> list[Any]:
@@ -526,15 +526,15 @@ class UnityPolicy(AgentPolicy):
     def _bounded(self, numbers: torch.Tensor) -> torch.Tensor:
         if self.action_scaling == "unity":
             return numbers.clamp(-CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
-        low, high = (torch.as_tensor(bound).to(numbers) for bound in (self.columns.low, self.columns.high))
+        low, high = (torch.as_tensor(bound).to(numbers) for bound in (self.adapter.low, self.adapter.high))
         clipped = torch.minimum(torch.maximum(numbers, low), high)
         scaled = (clipped - (high + low) / 2) / ((high - low) / 2)
         return torch.where(torch.isfinite(high - low), scaled, clipped)
 
     def environment_actions(self, actions: Array) -> ActionTuple:
         """Return the actions for the environment from raw actions (n, act_dim)."""
-        size = self.columns.spec.action_spec.continuous_size
-        raw, low, high = actions[:, :size], self.columns.low, self.columns.high
+        size = self.adapter.spec.action_spec.continuous_size
+        raw, low, high = actions[:, :size], self.adapter.low, self.adapter.high
         if self.action_scaling == "unity":
             scaled = np.clip(raw, -CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
             continuous = (high + low) / 2 + scaled * ((high - low) / 2)

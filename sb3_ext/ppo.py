@@ -235,7 +235,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             supported_action_spaces=ACTION_SPACES,
             _init_setup_model=False,
         )
-        self.columns = None if self.env is None else self._columns_of(self.env)
+        self.adapter = None if self.env is None else self._columns_of(self.env)
         self._records: dict[str, float] = {}  # logger values of an update
         self._inbox: list[Trajectories] = []  # experience of the next update
         if _init_setup_model:
@@ -252,13 +252,13 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             self.observation_space,
             self.action_space,
             self.lr_schedule,
-            columns=self.columns,
+            adapter=self.adapter,
             value_heads=[signal.name for signal in self.reward_signals],
             second_critic=self.second_critic,
             action_scaling=self.action_scaling,
             **self.policy_kwargs,
         ).to(self.device)
-        self.columns = self.policy.columns
+        self.adapter = self.policy.adapter
         network = self.policy.settings
         if network.memory_size and network.sequence_length > self.batch_size:
             raise UnityGymError(

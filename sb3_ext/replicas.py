@@ -200,7 +200,7 @@ def _replicate(connection: Connection, rank: int, size: int, port: int, device: 
         kind, content, further = pickle.loads(connection.recv_bytes())
         model: Replicated = kind.load(io.BytesIO(content), device=device)
         model.set_logger(Logger(None, []))
-        model.start(model.policy.columns.spec)
+        model.start(model.policy.adapter.spec)
         for name, value in further.items():
             setattr(model, name, value.to(device) if isinstance(value, torch.Tensor) else value)
         connection.send(None)

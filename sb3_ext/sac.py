@@ -224,7 +224,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                 "what was seen long ago was normalized by VecNormalize otherwise than what is seen now: take the "
                 "wrapper off and give policy_kwargs={'normalize': True}"
             )
-        self.columns = None if self.env is None else self._columns_of(self.env)
+        self.adapter = None if self.env is None else self._columns_of(self.env)
         self._owed = self._signals_owed = 0.0  # updates that are due
         self._unseen: list[list[Array]] = []  # observations that no statistics contain yet
         self._unsent: list[Trajectories] = []  # trajectories that the replicas have not received yet
@@ -239,14 +239,14 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             self.observation_space,
             self.action_space,
             self.lr_schedule,
-            columns=self.columns,
+            adapter=self.adapter,
             value_heads=[signal.name for signal in self.reward_signals],
             init_entcoef=self.init_entcoef,
             **self.policy_kwargs,
         ).to(self.device)
-        self.columns = self.policy.columns
+        self.adapter = self.policy.adapter
         self.policy.log_ent_coef.requires_grad_(self.learns_ent_coef)
-        if self.target_entropy != "auto" and not self.columns.spec.action_spec.continuous_size:
+        if self.target_entropy != "auto" and not self.adapter.spec.action_spec.continuous_size:
             raise UnityGymError(
                 f"target_entropy is that of continuous actions, of which there are none, got {self.target_entropy}: "
                 "leave it out"
@@ -263,7 +263,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._gamma = torch.tensor([signal.gamma for signal in signals], device=device)
         self._strength = torch.tensor([signal.strength for signal in signals], device=device)
         self._ends = torch.tensor([float(not signal.non_episodic) for signal in signals], device=device)
-        branches = torch.tensor(self.columns.spec.action_spec.discrete_branches, dtype=torch.int64, device=device)
+        branches = torch.tensor(self.adapter.spec.action_spec.discrete_branches, dtype=torch.int64, device=device)
         self._first_choice = branches.cumsum(0) - branches  # index of each branch's first action among all branches'
         self._branch = torch.repeat_interleave(branches)  # branch of each discrete action
         self.replay_buffer = ReplayBuffer(self.buffer_size, length, self.policy.memory_size)
@@ -418,7 +418,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         """
         part = self.share.part(minibatch.sequences)
         batch = minibatch if part is None else minibatch.part(part)
-        policy, action = self.policy, self.policy.columns.spec.action_spec
+        policy, action = self.policy, self.policy.adapter.spec.action_spec
         alpha = policy.log_ent_coef.detach().exp()
         memory = policy.split(batch.memory)[1]
         batch.prepare(policy.body)
@@ -482,7 +482,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         """Draw the noise of continuous actions for the whole minibatch, and return this process's part of it."""
         if part is None:
             return None
-        noise = torch.randn((len(minibatch), self.policy.columns.spec.action_spec.continuous_size))
+        noise = torch.randn((len(minibatch), self.policy.adapter.spec.action_spec.continuous_size))
         rows = slice(part.start * minibatch.length, part.stop * minibatch.length)
         return noise[rows].to(self.device)
 
@@ -508,7 +508,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         """
         value = q.amin(0)
         if actions.log_probs is not None:
-            branches = self.policy.columns.spec.action_spec.discrete_size
+            branches = self.policy.adapter.spec.action_spec.discrete_size
             probabilities = actions.log_probs.exp()
             of_branches = alpha[-branches:][self._branch]
             value = (value * probabilities.unsqueeze(1)).sum(2)
@@ -549,7 +549,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                     f"{signal.name}_{number}": value
                     for signal, value in zip(self._signals(), means[number], strict=True)
                 }
-            numbers = self.policy.columns.spec.action_spec.continuous_size > 0
+            numbers = self.policy.adapter.spec.action_spec.continuous_size > 0
             if numbers:
                 told["continuous_ent_coef"] = means["ent_coef"][0]
             if choices := means["ent_coef"][numbers:]:
@@ -624,7 +624,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                 shapes = buffer.load(path)  # type: ignore[arg-type]
         except Exception as error:  # NumPy raises various errors for other files; loading executes no code
             raise UnityGymError(f"{path} cannot be used as a replay buffer: {error}") from error
-        spec = self.policy.columns.spec
+        spec = self.policy.adapter.spec
         columns = spec.action_spec.continuous_size + spec.action_spec.discrete_size
         mine = {f"observation_{index}": sensor.shape for index, sensor in enumerate(spec.observation_specs)}
         mine |= {"action": (columns,), "mask": (sum(spec.action_spec.discrete_branches),)}

@@ -54,7 +54,7 @@ class UnitySACPolicy(AgentPolicy):
         action_space: spaces.Space[Any],
         lr_schedule: Schedule,
         *,
-        columns: SpaceAdapter | None = None,
+        adapter: SpaceAdapter | None = None,
         value_heads: Sequence[str] = ("extrinsic",),
         init_entcoef: float = 1.0,
         optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
@@ -64,7 +64,7 @@ class UnitySACPolicy(AgentPolicy):
         super().__init__(
             observation_space,
             action_space,
-            columns=columns,
+            adapter=adapter,
             network=network,
             critic="qf",
             optimizer_class=optimizer_class,
@@ -72,13 +72,13 @@ class UnitySACPolicy(AgentPolicy):
             value_heads=tuple(value_heads),
             init_entcoef=init_entcoef,
         )
-        low, high = self.columns.low, self.columns.high
+        low, high = self.adapter.low, self.adapter.high
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise UnityGymError(
                 f"SAC stretches its actions to the bounds of the action space, and {low.tolist()} to {high.tolist()} "
                 "are none: bound the space (gymnasium.wrappers.RescaleAction, or low and high of the Box)"
             )
-        spec = self.columns.spec
+        spec = self.adapter.spec
         action = spec.action_spec
         self.body = NetworkBody(spec, self.settings)
         self.head = SquashedActionHead(self.body.features, action)
@@ -142,7 +142,7 @@ class UnitySACPolicy(AgentPolicy):
 
     def _actions(self, features: torch.Tensor, masks: torch.Tensor | None) -> SquashedActions:
         mean, log_std, logits = self.head(features)
-        return SquashedActions(self.columns.spec.action_spec, mean, log_std, logits, masks)
+        return SquashedActions(self.adapter.spec.action_spec, mean, log_std, logits, masks)
 
     def move_target(self, tau: float) -> None:
         """Move the target critics towards the critics by the fraction `tau`."""
@@ -159,8 +159,8 @@ class UnitySACPolicy(AgentPolicy):
 
     def environment_actions(self, actions: Array) -> ActionTuple:
         """Return the actions for the environment from actions (n, act_dim) of `act`."""
-        size = self.columns.spec.action_spec.continuous_size
-        low, high = self.columns.low, self.columns.high
+        size = self.adapter.spec.action_spec.continuous_size
+        low, high = self.adapter.low, self.adapter.high
         continuous = low + (actions[:, :size] + 1) * ((high - low) / 2)
         return ActionTuple(np.clip(continuous, low, high), actions[:, size:].astype(np.int32))
 

@@ -31,7 +31,7 @@ class ActingPolicy(Protocol):
     memory_size: int
 
     def select_actions(
-        self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
+        self, observations: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
     ) -> tuple[ActionTuple, Array]:
         """Select actions; see `sb3_ext.policies.AgentPolicy.select_actions`."""
 
@@ -150,7 +150,7 @@ class SelfPlay:
         if self._model is not model:
             state = (self if model.self_play is None else model.self_play)._keep()
             self._rng.bit_generator.state = state.random_state
-            self._attach(lambda: model.acting_policy, model.policy.columns.spec, state)
+            self._attach(lambda: model.acting_policy, model.policy.adapter.spec, state)
             for step, elo, weights in state.snapshots:
                 self.add_snapshot(model.policy, step, weights, elo)
             self._model = model
@@ -177,7 +177,7 @@ class SelfPlay:
         twin._rng.bit_generator.state = self._kept.random_state
         if number:
             twin._rng = twin._rng.spawn(number)[-1]
-        twin._attach(lambda: policy, policy.columns.spec, self._kept)
+        twin._attach(lambda: policy, policy.adapter.spec, self._kept)
         for step, elo, weights in self._kept.snapshots:
             twin.add_snapshot(policy, step, weights, elo)
         return twin

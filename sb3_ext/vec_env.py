@@ -23,7 +23,7 @@ from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_option
 from unity_gym.pool import PlayerPool
 from unity_gym.registration import registered_options
 from unity_gym.slots import AgentTable
-from unity_gym.spaces import ObservationLayout, action_columns, action_space, records, require_form
+from unity_gym.spaces import ObservationLayout, action_space, action_tuple, records, require_form
 from unity_gym.specs import ActionTuple, Array
 
 _EVERY_AREA = 2**31 - 1
@@ -137,7 +137,7 @@ class UnityVecEnv(VecEnv):
 
     def step_async(self, actions: np.ndarray) -> None:
         """Store the actions of all agents for `step_wait`."""
-        self._actions = action_columns(self._table.spec.action_spec, actions, self.num_envs)
+        self._actions = action_tuple(self._table.spec.action_spec, actions, self.num_envs)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Act, and advance by one step; see `wait_for`."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unity_gym.errors import ActionError, InvalidValueError
-from unity_gym.spaces import ObservationLayout, action_columns, action_space
+from unity_gym.spaces import ObservationLayout, action_space, action_tuple
 from unity_gym.specs import ActionSpec, Array, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 INFINITE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -68,7 +68,7 @@ def test_vectors_alone_are_one_plain_box() -> None:
     columns = columns_of(spec, 5)
     observations = layout.select(columns)
     np.testing.assert_array_equal(observations, np.concatenate(columns, axis=1))
-    for column, expected in zip(layout.columns(observations), columns, strict=True):
+    for column, expected in zip(layout.sensor_arrays(observations), columns, strict=True):
         np.testing.assert_array_equal(column, expected)
     assert isinstance(ObservationLayout(spec, "sensors").space, gym.spaces.Dict)
 
@@ -187,7 +187,7 @@ def test_actions_of_a_space_are_converted_to_arrays(spec: ActionSpec, space: gym
     batch = gym.vector.utils.batch_space(space, 6)
     batch.seed(0)
     actions = batch.sample()
-    columns = action_columns(spec, actions, 6)
+    columns = action_tuple(spec, actions, 6)
     spec.validate(columns, 6, "Ball")
     assert columns.continuous.dtype == np.float32
     assert columns.discrete.dtype == np.int32
@@ -220,4 +220,4 @@ def test_a_behavior_without_actions_raises_with_a_remedy() -> None:
 )
 def test_actions_that_do_not_fit_raise_with_the_expected_space(spec: ActionSpec, actions: Any, message: str) -> None:
     with pytest.raises(ActionError, match=message):
-        action_columns(spec, actions, 4)
+        action_tuple(spec, actions, 4)

@@ -38,7 +38,7 @@ from gymnasium.vector import AutoresetMode
 from unity_gym.envs.single_agent import UnitySingleAgentEnv
 from unity_gym.errors import ActionError, DemonstrationError, InvalidValueError, NotReadyError, ProtocolError
 from unity_gym.slots import AgentTable
-from unity_gym.spaces import action_columns, single_action_columns
+from unity_gym.spaces import action_tuple, single_action_tuple
 from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec, ObservationSpec
 from unity_gym.wire.decode import UNREADABLE, BehaviorDecoder, action_spec
 from unity_gym.wire.encode import ActionEncoder, brain_parameters, varint
@@ -430,7 +430,7 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
         """Step the environment, and record."""
         result = self.env.step(action)
         if not self._saved and self._seen is not None:
-            self._add(action=single_action_columns(self._agent.table.spec.action_spec, action), **self._seen)
+            self._add(action=single_action_tuple(self._agent.table.spec.action_spec, action), **self._seen)
             self._acted = True
             self._look_after_step(terminated=result[2], truncated=result[3])
         return result
@@ -552,7 +552,7 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
             acting = table.alive & table.requests_decision
             masks = table.action_mask.copy() if table.action_mask.shape[1] else None
             action = choose(observation, masks)
-            columns = action_columns(spec.action_spec, action, n)
+            columns = action_tuple(spec.action_spec, action, n)
             for row in np.flatnonzero(acting).tolist():
                 if starts[row]:
                     episodes[row] = [] if started < n_episodes else None

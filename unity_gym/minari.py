@@ -11,7 +11,7 @@ import numpy as np
 
 from unity_gym.demonstrations import Demonstration, DemonstrationHeader, fit
 from unity_gym.errors import DemonstrationError, UnityGymError
-from unity_gym.spaces import ObservationLayout, action_columns, action_space
+from unity_gym.spaces import ObservationLayout, action_space, action_tuple
 from unity_gym.specs import (
     ActionSpec,
     ActionTuple,
@@ -174,7 +174,7 @@ def _in_space(spec: ActionSpec, actions: ActionTuple) -> Any:
 
 
 def _acted(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
-    columns = action_columns(spec, actions, n)
+    columns = action_tuple(spec, actions, n)
     return ActionTuple(columns.continuous.astype(np.float32), columns.discrete.astype(np.int32))
 
 

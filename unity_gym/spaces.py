@@ -58,7 +58,7 @@ class ObservationLayout:
             return self._part(next(iter(self._parts.values())), columns, rows)
         return {key: self._part(indices, columns, rows) for key, indices in self._parts.items()}
 
-    def columns(self, observations: Any) -> list[Array]:
+    def sensor_arrays(self, observations: Any) -> list[Array]:
         """Return one array (rows, *shape) per sensor, from observations as `select` returns them."""
         columns: dict[int, Array] = {}
         for key, indices in self._parts.items():
@@ -146,7 +146,7 @@ def action_space(spec: ActionSpec) -> gym.Space[Any]:
     return gym.spaces.Dict({"continuous": continuous, "discrete": discrete})
 
 
-def action_columns(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
+def action_tuple(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
     """Return the actions of n agents as arrays.
 
     :param actions: Actions in the form of `action_space`, with a leading dimension n: an array (n, continuous size),
@@ -168,14 +168,14 @@ def action_columns(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
     )
 
 
-def single_action_columns(spec: ActionSpec, action: Any) -> ActionTuple:
+def single_action_tuple(spec: ActionSpec, action: Any) -> ActionTuple:
     """Return one agent's action, in the form of `action_space`, as arrays of one row.
 
-    :raises ActionError: If the action does not fit, see `action_columns`.
+    :raises ActionError: If the action does not fit, see `action_tuple`.
     """
     if isinstance(action, dict):
-        return action_columns(spec, {key: np.asarray(part)[np.newaxis] for key, part in action.items()}, 1)
-    return action_columns(spec, np.asarray(action)[np.newaxis], 1)
+        return action_tuple(spec, {key: np.asarray(part)[np.newaxis] for key, part in action.items()}, 1)
+    return action_tuple(spec, np.asarray(action)[np.newaxis], 1)
 
 
 def _column(part: Any, n: int, width: int, kind: str) -> Array:

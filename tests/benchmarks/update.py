@@ -80,7 +80,7 @@ class BarePPO:
         self.length = model.policy.settings.sequence_length if model.policy.settings.memory_size else 1
         self.batch_size, self.rollout = model.batch_size, rollout
         self.epsilon, self.beta, self.vf_coef = 0.2, 0.005, model.vf_coef
-        self.spec = model.policy.columns.spec.action_spec
+        self.spec = model.policy.adapter.spec.action_spec
         self.bodies = [self.policy.body] if self.policy.critic is None else [self.policy.body, self.policy.critic]
         vectors = self.policy.body._vectors
         self.observations = list(rollout.observations)
@@ -177,7 +177,7 @@ class BareSAC:
         self.actions, self.ends = columns["action"][:, 0], columns["terminated"].float()
         self.rewards = columns["reward"] + columns["group_reward"]
         self.batch_size, self.tau, self.gamma = model.batch_size, model.tau, model.gamma
-        self.spec = policy.columns.spec.action_spec
+        self.spec = policy.adapter.spec.action_spec
         assert not (self.spec.continuous_size and self.spec.discrete_size)
         assert self.spec.discrete_size <= 1
 

@@ -82,7 +82,7 @@ def observations_of(policy: UnityPolicy, n: int, seed: int) -> list[np.ndarray]:
     """One array a sensor; the second half of the entities is absent in some rows, all in the first."""
     rng = np.random.default_rng(seed)
     columns = []
-    for observed in policy.columns.spec.observation_specs:
+    for observed in policy.adapter.spec.observation_specs:
         column = rng.normal(size=(n, *observed.shape)).astype(np.float32)
         if observed.is_visual:
             column = rng.integers(0, 256, column.shape, dtype=np.uint8)
@@ -122,7 +122,7 @@ def test_onnxruntime_and_torch_return_the_same_actions(name: str, tmp_path: Path
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 9)]
-    spec = policy.columns.spec
+    spec = policy.adapter.spec
     action, size = spec.action_spec, policy.settings.memory_size
     session = onnxruntime.InferenceSession(path)
     n, layout = 6, ObservationLayout(spec)

@@ -40,7 +40,7 @@ EPSILON, BETA = 0.2, 0.01
 def reference_losses(model: PPO, rollout: Any, decisions: np.ndarray, epsilon: float, beta: float) -> float:
     """The loss over some decisions in float64, from weights and formulas."""
     policy = model.policy
-    spec = policy.columns.spec.action_spec
+    spec = policy.adapter.spec.action_spec
     size = spec.continuous_size
 
     def dense(layers: torch.nn.Sequential, x: np.ndarray) -> np.ndarray:
@@ -822,7 +822,7 @@ def test_rows_with_different_decision_periods_all_sensors_and_a_hybrid_action(tm
     actions, _ = model.predict(observations, action_masks=env.action_masks())
     assert actions["continuous"].shape == (4, 2)
     assert actions["discrete"].shape == (4, 2)
-    columns = model.columns.columns(observations)
+    columns = model.adapter.sensor_arrays(observations)
     for mine, theirs in zip(columns, env.table.observations, strict=True):
         np.testing.assert_array_equal(mine, theirs)
     model.save(tmp_path / "model")

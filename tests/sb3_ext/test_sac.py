@@ -71,7 +71,7 @@ class Reference:
         }
         self.model, self.batch = model, batch
         self.settings = model.policy.settings
-        self.action = model.policy.columns.spec.action_spec
+        self.action = model.policy.adapter.spec.action_spec
 
     def normalized(self, observations: torch.Tensor) -> torch.Tensor:
         count, mean, squares = (

@@ -325,7 +325,7 @@ def test_the_policy_has_the_methods_of_sb3(kind: type[PPO], actions: spaces.Spac
     np.testing.assert_allclose(distribution.entropy().detach(), entropies.detach())
     best, _ = model.predict(seen.numpy(), deterministic=True)
     shown = model.policy.environment_actions(distribution.mode().detach().numpy())
-    expected = policy.columns.actions(shown)
+    expected = policy.adapter.actions(shown)
     for key in best if isinstance(best, dict) else [...]:
         np.testing.assert_allclose(best[key], expected[key], atol=1e-6)
     if not isinstance(actions, spaces.Box):

@@ -44,7 +44,7 @@ def make(**options: Any) -> POCA:
     model = POCA("UnityPOCAPolicy", None, device="cpu", seed=0, _init_setup_model=False, **options)
     layout = ObservationLayout(SPEC)
     model.observation_space, model.action_space = layout.space, action_space(ACTIONS)
-    model.columns = SpaceAdapter(model.observation_space, model.action_space, (SPEC, layout))
+    model.adapter = SpaceAdapter(model.observation_space, model.action_space, (SPEC, layout))
     model._setup_model()
     model.start(SPEC)
     return model

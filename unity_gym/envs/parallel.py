@@ -22,7 +22,7 @@ from unity_gym.errors import ActionError, InvalidValueError, NotReadyError
 from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_options
 from unity_gym.pool import PlayerPool
 from unity_gym.slots import AgentTable
-from unity_gym.spaces import ObservationLayout, action_columns, action_space, records, require_form, split_rows
+from unity_gym.spaces import ObservationLayout, action_space, action_tuple, records, require_form, split_rows
 from unity_gym.specs import ActionTuple, Array
 
 # observations, rewards, terminations, truncations and infos, by agent
@@ -225,11 +225,11 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
                 f"step() takes one action for each agent in env.agents; missing are {missing}, not in it are "
                 f"{sorted(actions.keys() - set(self.agents))}"
             )
-        columns = {behavior: cast.columns(actions) for behavior, cast in self._casts.items()}
+        action_tuples = {behavior: cast.action_tuple(actions) for behavior, cast in self._casts.items()}
         if self._waits_for_all:
-            self._pool.step(columns, autoreset=False)
+            self._pool.step(action_tuples, autoreset=False)
         else:
-            self._pool.step_once(columns)
+            self._pool.step_once(action_tuples)
         self._meet_agents()
         for cast in self._casts.values():
             cast.advance()
@@ -350,7 +350,7 @@ class _Cast:
         names: list[str] = self._names[self._acting & self._table.requests_decision].tolist()
         return names
 
-    def columns(self, actions: Mapping[str, Any]) -> ActionTuple:
+    def action_tuple(self, actions: Mapping[str, Any]) -> ActionTuple:
         """Return the actions of all rows: those of the agents that request a decision, zeros for the others."""
         self._running = self._table.alive.copy()
         spec = self._table.spec.action_spec
@@ -365,7 +365,7 @@ class _Cast:
                 if isinstance(chosen[0], Mapping)
                 else np.array(chosen)
             )
-            acting = action_columns(spec, batch, len(rows))
+            acting = action_tuple(spec, batch, len(rows))
         except (ValueError, TypeError, KeyError) as error:  # numpy raises all of these if shapes differ
             raise ActionError(f"the actions of {self._name!r} do not fit {self.action_space}: {error}") from error
         columns.continuous[rows], columns.discrete[rows] = acting.continuous, acting.discrete

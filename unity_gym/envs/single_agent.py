@@ -14,7 +14,7 @@ from unity_gym.errors import NotReadyError, UnityGymError
 from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_options
 from unity_gym.pool import PlayerPool
 from unity_gym.slots import AgentTable
-from unity_gym.spaces import ObservationLayout, action_space, require_form, single_action_columns
+from unity_gym.spaces import ObservationLayout, action_space, require_form, single_action_tuple
 from unity_gym.specs import Array
 
 
@@ -114,7 +114,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         if not self._in_episode:
             raise NotReadyError("step() without a running episode: call reset() first")
         table = self._table
-        self._pool.step({self._name: single_action_columns(table.spec.action_spec, action)}, autoreset=False)
+        self._pool.step({self._name: single_action_tuple(table.spec.action_spec, action)}, autoreset=False)
         self._require_same_agent()
         terminated, truncated = bool(table.terminated[0]), bool(table.truncated[0])
         ended = terminated or truncated

@@ -17,7 +17,7 @@ from unity_gym.envs.rendering import open_window, render_frames, rendering_metad
 from unity_gym.errors import InvalidValueError
 from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_options
 from unity_gym.slots import AgentTable
-from unity_gym.spaces import ObservationLayout, action_columns, action_space, require_form, split_rows
+from unity_gym.spaces import ObservationLayout, action_space, action_tuple, require_form, split_rows
 from unity_gym.specs import ActionTuple, Array
 
 _Outcome = tuple[Any, Array, Array, Array, dict[str, Any]]
@@ -160,7 +160,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
 
         :raises ActionError: If the actions do not fit the action space.
         """
-        columns = action_columns(self._table.spec.action_spec, actions, self.num_envs)
+        columns = action_tuple(self._table.spec.action_spec, actions, self.num_envs)
         outcome = self._step_all(columns) if self._waits_for_all else self._step_any(columns)
         self._show()
         return outcome
