@@ -275,7 +275,9 @@ class BC(UnityAlgorithm):
         self._collected = 0  # decisions since the last update of a run
         self._watched: list[Trajectories] = []  # trajectories of a run's teacher, the oldest first
         self._unseen = 0  # number of new ones among them
-        self._parts: tuple[Sequences, Sequences | None] | None = None  # training and validation part in a run
+        self._parts: tuple[Sequences, Sequences | None] | None = (
+            None  # training and validation part
+        )
         super().__init__(
             policy,
             env,
@@ -403,13 +405,8 @@ class BC(UnityAlgorithm):
     def _learn_from_demonstrations(
         self, total_timesteps: int, callback: BaseCallback, log_interval: int | None
     ) -> None:
-        if self._expert is None:
-            assert self.demonstrations is not None
-            self._expert = self._read(self.demonstrations)
-        expert, policy = self._expert, self.policy
-        shown, kept = _split(expert, sequence_length(policy), self.validation_fraction)
-        if policy.has_fresh_normalization:
-            policy.body.update_normalization([column[_decisions(shown)] for column in expert.observations])
+        expert, shown, kept = self._demonstrated()
+        policy = self.policy
         best: dict[str, torch.Tensor] | None = None
         waited = passes = 0
         while self.num_timesteps < total_timesteps and waited < self.patience:
@@ -463,18 +460,23 @@ class BC(UnityAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self._end_update()
 
-    def _train_on_demonstrations(self) -> None:
+    def _demonstrated(self) -> tuple[Expert, Sequences, Sequences | None]:
+        """Return the demonstrations with their training and validation part; a new policy normalizes by the former."""
         if self._expert is None:
             assert self.demonstrations is not None
             self._expert = self._read(self.demonstrations)
         expert, policy = self._expert, self.policy
         if self._parts is None:
-            with torch.random.fork_rng(devices=[]):  # a resumed run validates on the same part
+            with torch.random.fork_rng(devices=[]):  # a resumed training validates on the same part
                 torch.manual_seed(0)
                 self._parts = _split(expert, sequence_length(policy), self.validation_fraction)
         shown, kept = self._parts
         if policy.has_fresh_normalization:
-            policy.body.update_normalization([column[_decisions(shown)] for column in expert.observations])
+            policy.body.update_normalization([column[shown[0][shown[1]]] for column in expert.observations])
+        return expert, shown, kept
+
+    def _train_on_demonstrations(self) -> None:
+        expert, shown, kept = self._demonstrated()
         for _ in range(self.n_epochs):
             self._pass(expert, shown, None)
         if kept is not None:
@@ -671,11 +673,6 @@ def _split(rollout: Rollout, length: int, part: float) -> tuple[Sequences, Seque
     if not is_held.any() or is_held.all():
         return (decisions, valid), None
     return (decisions[~is_held], valid[~is_held]), (decisions[is_held], valid[is_held])
-
-
-def _decisions(sequences: Sequences) -> torch.Tensor:
-    """Return the decisions of sequences, without padding."""
-    return sequences[0][sequences[1]]
 
 
 def _batches(rollout: Rollout, sequences: Sequences) -> Iterator[Batch]:

@@ -22,6 +22,8 @@ from unity_gym.specs import Array
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+ROWS_PER_SAMPLER = 1 << 32
+"""Distance between the rows of the trajectories of two samplers."""
 _FIRST_CAPACITY = 1024
 
 
@@ -50,6 +52,10 @@ class Trajectories:
     def sensors(self) -> int:
         """Number of observations per decision."""
         return sum(name.startswith("observation_") for name in self.ends)
+
+    def shift_rows(self, offset: int) -> None:
+        """Add an offset to the rows, so that those of several samplers are unique."""
+        self.ends["row"] = self.ends["row"] + offset
 
     def arrays(self) -> dict[str, Array]:
         """Return all arrays by unique names, in the form that `from_arrays` reads."""

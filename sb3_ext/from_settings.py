@@ -24,6 +24,7 @@ from sb3_ext.settings import (
     SACHyperparameters,
 )
 from sb3_ext.settings import RewardSignal as RewardSignalSettings
+from sb3_ext.settings.schema import TRAINERS
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
 
@@ -33,7 +34,6 @@ _REWARD_SIGNALS: dict[str, type[RewardSignal]] = {
     "gail": GAIL,
     "rnd": RND,
 }
-_TRAINERS = ("ppo", "poca", "sac", "bc", "fixed")
 
 
 def reward_signals(settings: RewardSignals) -> list[RewardSignal]:
@@ -118,7 +118,7 @@ def _build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str) ->
         "device": device,
         "threaded": settings.threaded,
     }
-    plugged = None if settings.trainer_type in _TRAINERS else load_trainer(settings.trainer_type)
+    plugged = None if settings.trainer_type in TRAINERS else load_trainer(settings.trainer_type)
     if plugged is not None:
         options |= {name: getattr(numbers, name) for name in parameters(plugged, base_trainer(plugged)[1])}
     if isinstance(numbers, SACHyperparameters):

@@ -10,7 +10,6 @@ import torch
 
 from sb3_ext.distributions import CONTINUOUS_LIMIT, Branches
 from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_demonstration
-from sb3_ext.networks.actions import action_features
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.rollout import Batch, Rollout
 from unity_gym.errors import UnityGymError
@@ -43,7 +42,7 @@ def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
     """
     spec = policy.adapter.spec.action_spec
     memory = batch.memory if policy.settings.memory_size else None
-    previous = _previous_actions(policy, batch)
+    previous = policy.previous_actions(batch.actions, raw=False)
     mean, _, logits = policy.head(policy.body(batch.observations, memory, batch.length, actions=previous)[0])
     numbers, choices = batch.actions.tensor_split([spec.continuous_size], dim=1)
     error = log_probs = agrees = None
@@ -56,15 +55,6 @@ def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
         log_probs = torch.cat(branches.log_prob_columns(choices), 1)
         agrees = torch.cat(branches.mode(), 1) == choices
     return Comparison(error, log_probs, agrees)
-
-
-def _previous_actions(policy: AgentPolicy, batch: Batch) -> torch.Tensor | None:
-    """Return the features of the expert's actions; see `AgentPolicy.previous_actions`."""
-    if not policy.body.action_size:
-        return None
-    spec = policy.adapter.spec.action_spec
-    numbers, choices = batch.actions.tensor_split([spec.continuous_size], dim=1)
-    return action_features(torch.cat([numbers.clamp(-1, 1), choices], 1), spec)
 
 
 def imitation_loss(comparison: Comparison, batch: Batch) -> torch.Tensor:
@@ -88,7 +78,7 @@ def refresh_memory(policy: AgentPolicy, rollout: Rollout) -> None:
     length = sequence_length(policy)
 
     def after(batch: Batch) -> torch.Tensor:
-        previous = _previous_actions(policy, batch)
+        previous = policy.previous_actions(batch.actions, raw=False)
         memory: torch.Tensor = policy.body(batch.observations, batch.memory, length, actions=previous)[1]
         return memory
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from sb3_ext.console import LOG
+from sb3_ext.experience import ROWS_PER_SAMPLER
 from sb3_ext.hardware import update_size, use_threads
 from sb3_ext.learner import Learner
 from sb3_ext.placement import PlacedSampler, wait_for_any
@@ -226,10 +227,9 @@ class JointTraining:
                 self._learners[name].model.count(decisions)
         for name, trajectories in samples.trajectories.items():
             learner = self._learners[name]
-            if name in self._complete:
-                learner.with_rows_of(number, trajectories)
-            else:
-                learner.take(trajectories, number)
+            trajectories.shift_rows(number * ROWS_PER_SAMPLER)
+            if name not in self._complete:
+                learner.model.add(trajectories)
             for student in self._students(name):
                 student.watch(trajectories, learner)
         for name, episodes in samples.episodes.items():

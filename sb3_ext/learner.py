@@ -14,8 +14,6 @@ from sb3_ext.self_play import SelfPlay
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import Array, BehaviorSpec
 
-_ROW_BITS = 32
-
 
 class Learner:
     """Learner of one behavior: its model, optimizer, reward signals, opponents and ratings, and lesson progress.
@@ -63,19 +61,6 @@ class Learner:
         """Timesteps until the next event: the end, a snapshot or a change of the learning team."""
         steps = self.max_steps - self.model.num_timesteps
         return steps if self.self_play is None else min(steps, self.self_play.steps_to_event)
-
-    def take(self, trajectories: Trajectories, sampler: int = 0) -> None:
-        """Add trajectories.
-
-        :param sampler: Number of their sampler.
-        """
-        self.model.add(self.with_rows_of(sampler, trajectories))
-
-    @staticmethod
-    def with_rows_of(sampler: int, trajectories: Trajectories) -> Trajectories:
-        """Return the trajectories with rows that are unique among all samplers."""
-        trajectories.ends["row"] = trajectories.ends["row"] + (sampler << _ROW_BITS)
-        return trajectories
 
     def watch(self, trajectories: Trajectories, teacher: Learner) -> None:
         """Store trajectories of the teacher for training.

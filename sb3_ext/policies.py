@@ -110,17 +110,19 @@ class AgentPolicy(BasePolicy):
         """Return the continuous actions for the environment, in `[-1, 1]`, from raw ones (n, size)."""
         raise NotImplementedError
 
-    def previous_actions(self, actions: torch.Tensor) -> torch.Tensor | None:
+    def previous_actions(self, actions: torch.Tensor, raw: bool = True) -> torch.Tensor | None:
         """Return actions as the input of the recurrent network at the next decision.
 
-        :param actions: Actions (n, act_dim) of `act`.
+        :param actions: Actions (n, act_dim).
+        :param raw: Whether continuous actions are those of `act`, instead of those of the environment.
         :return: Features (n, size), see `action_features`; None if the network does not use previous actions.
         """
         if not self.body.action_size:
             return None
         spec = self.adapter.spec.action_spec
         numbers, choices = actions.tensor_split([spec.continuous_size], dim=1)
-        return action_features(torch.cat([self._bounded(numbers), choices], 1), spec)
+        bounded = self._bounded(numbers) if raw else numbers.clamp(-1, 1)
+        return action_features(torch.cat([bounded, choices], 1), spec)
 
     def _with_actions(self, memory: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Return the recurrent state (n, memory size) after decisions, with their actions (n, act_dim)."""

@@ -189,8 +189,8 @@ class BehaviorRecord:
         except Exception as error:  # NumPy raises many classes for other files; nothing in the file is executed
             raise UnityGymError(f"{path} cannot be read: {error}. Delete it; the run continues without it") from error
         for part in parts:
-            part.ends["row"] = part.ends["row"] + _RESUMED_ROWS
-            learner.take(part)
+            part.shift_rows(_RESUMED_ROWS)
+            learner.model.add(part)
 
     def finish(self, experience: Sequence[Trajectories]) -> str:
         """Write the last checkpoint and the final ONNX file, and return a log line about them."""

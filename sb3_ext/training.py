@@ -19,7 +19,7 @@ from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 from sb3_ext.console import LOG, Progress, block_text, console_logging
 from sb3_ext.curriculum import EnvironmentParameterManager
-from sb3_ext.experience import Trajectories
+from sb3_ext.experience import ROWS_PER_SAMPLER, Trajectories
 from sb3_ext.from_settings import build_model
 from sb3_ext.joint import JointTraining
 from sb3_ext.launching import (
@@ -308,7 +308,8 @@ class Training(JointTraining):
         parts = learner.model.experience()
         for number, sampler in enumerate(self._samplers):
             if (part := sampler.peek(learner.name)) is not None:
-                parts.append(learner.with_rows_of(number, part))
+                part.shift_rows(number * ROWS_PER_SAMPLER)
+                parts.append(part)
         return parts
 
     def _advance_lessons(self) -> None:

@@ -113,8 +113,9 @@ def _matches_description() -> bool:
     ball = spec.worldbody.add_body(pos=[0, 0, 1.25])
     ball.add_freejoint()
     ball.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[1, 0, 0])
-    data = mujoco.MjData(spec.compile())
-    mujoco.mj_forward(spec.compile(), data)
+    model = spec.compile()
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
     described = _DATA.from_address(data._address)
     if (described.ncon, described.efc_vel, described.efc_aref) != (
         data.ncon,
