@@ -23,6 +23,7 @@ if _missing:
 
 from sb3_ext.bc import BC, Teacher
 from sb3_ext.callbacks import StatsCallback
+from sb3_ext.fixed import FixedModel
 from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.multi_behavior import MultiBehaviorTraining
 from sb3_ext.onnx_policy import OnnxPolicy
@@ -46,6 +47,7 @@ __all__ = [
     "BehavioralCloning",
     "Curiosity",
     "Extrinsic",
+    "FixedModel",
     "MultiBehaviorTraining",
     "OnnxPolicy",
     "RayWorkers",

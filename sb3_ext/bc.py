@@ -275,9 +275,7 @@ class BC(UnityAlgorithm):
         self._collected = 0  # decisions since the last update of a run
         self._watched: list[Trajectories] = []  # trajectories of a run's teacher, the oldest first
         self._unseen = 0  # number of new ones among them
-        self._parts: tuple[Sequences, Sequences | None] | None = (
-            None  # training and validation part
-        )
+        self._parts: tuple[Sequences, Sequences | None] | None = None  # training and validation part
         super().__init__(
             policy,
             env,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space, action_tuple
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec
 
+PolicySource = str | os.PathLike[str] | Callable[[Any], Any]
+"""Path of an `.onnx` file, a function of the observations of n agents, or "module:function"."""
+
 
 class FixedPolicy:
     """Policy of an ONNX file or a function, with the methods of `AgentPolicy` that are required to act.
@@ -27,25 +31,28 @@ class FixedPolicy:
     A function receives the observations of n agents in the form of `ObservationLayout`, and returns their actions in
     the form of the action space. Actions are stored in the scale of the environment, without log-probabilities.
 
-    :param source: Path of an `.onnx` file, or "module:function"; modules of the current folder are found, too.
+    :param source: Path of an `.onnx` file, a function, or "module:function"; modules of the current folder are found,
+        too.
     :param spec: Specification of the behavior.
     :raises UnityGymError: If there is no such file or function, or the file does not fit the behavior.
     """
 
     device = torch.device("cpu")
 
-    def __init__(self, source: str, spec: BehaviorSpec) -> None:
+    def __init__(self, source: PolicySource, spec: BehaviorSpec) -> None:
         self._source = source
         self._layout = ObservationLayout(spec)
         self.adapter = SpaceAdapter(self._layout.space, action_space(spec.action_spec), (spec, self._layout))
         self.memory_size = 0
         self._onnx: OnnxPolicy | None = None
         self._function: Callable[[Any], Any] | None = None
-        if source.endswith(".onnx"):
+        if callable(source):
+            self._function = source
+        elif Path(source).suffix == ".onnx":
             self._onnx = OnnxPolicy(source, spec=spec)
             self.memory_size = self._onnx.memory_size
         else:
-            self._function = load_function(source)
+            self._function = load_function(str(source))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FixedPolicy, (self._source, self.adapter.spec)
@@ -117,13 +124,16 @@ class FixedPolicy:
 class FixedModel(UnityAlgorithm):
     """Model with a `FixedPolicy`, for behaviors without training.
 
-    :param policy: Acting policy.
+    :param source: Path of an `.onnx` file, a function, or "module:function"; see `FixedPolicy`.
+    :param spec: Specification of the behavior.
+    :raises UnityGymError: If there is no such file or function, or the file does not fit the behavior.
     """
 
     collection = Collection("cut", None)
 
-    def __init__(self, policy: FixedPolicy) -> None:
+    def __init__(self, source: PolicySource, spec: BehaviorSpec) -> None:
         # The constructor of Stable-Baselines3 is skipped, as it builds what only training requires.
+        policy = FixedPolicy(source, spec)
         self.policy = cast(AgentPolicy, policy)
         self.device = policy.device
         self.num_timesteps, self.batch_size = 0, 1

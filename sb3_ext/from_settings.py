@@ -6,7 +6,7 @@ from typing import Any
 
 from sb3_ext.algorithm import UnityAlgorithm, schedule
 from sb3_ext.bc import BC
-from sb3_ext.fixed import FixedModel, FixedPolicy
+from sb3_ext.fixed import FixedModel
 from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.plugin_classes import base_trainer, load_signal, load_trainer
 from sb3_ext.plugins import parameters
@@ -72,7 +72,7 @@ def build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str | No
         for the default.
     """
     if isinstance(settings, FixedSettings):
-        return FixedModel(FixedPolicy(settings.policy, spec))
+        return FixedModel(settings.policy, spec)
     first, *further = (device or "auto").split(",")
     if further and isinstance(settings, BCSettings):
         raise UnityGymError(f"behavioral cloning learns on one device, got {device!r}: give one of them")

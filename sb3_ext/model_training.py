@@ -25,6 +25,7 @@ class ModelTraining(JointTraining):
     :param models: Models by behavior.
     :param limits: Timesteps to train for, by behavior.
     :param self_play: Opponents by behavior, only for behaviors with self-play.
+    :param teachers: By behavior, the behavior whose decisions it learns from.
     :raises InvalidValueError: If a behavior has no model.
     :raises UnityGymError: If a model is incompatible with the behavior spec.
     """
@@ -35,9 +36,10 @@ class ModelTraining(JointTraining):
         models: Mapping[str, UnityAlgorithm],
         limits: Mapping[str, int],
         self_play: Mapping[str, SelfPlay],
+        teachers: Mapping[str, str],
     ) -> None:
         super().__init__(samplers)
-        self._models, self._limits, self._self_play = models, limits, self_play
+        self._models, self._limits, self._self_play, self._teachers = models, limits, self_play, teachers
         self._episodes: dict[str, dict[str, list[Any]]] = {name: {"return": [], "length": []} for name in models}
         self._is_stopped = False
         self._start()
@@ -60,7 +62,8 @@ class ModelTraining(JointTraining):
         if name not in self._models:
             raise InvalidValueError(f"the behavior {name!r} has no model; there are models of {sorted(self._models)}")
         try:
-            return Learner(name, spec, self._models[name], self._limits[name], self._self_play.get(name))
+            model, limit, self_play = self._models[name], self._limits[name], self._self_play.get(name)
+            return Learner(name, spec, model, limit, self_play, teacher=self._teachers.get(name))
         except UnityGymError as error:
             raise UnityGymError(f"the model of behavior {name!r}: {error}") from error
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing_extensions import Unpack
 
 from sb3_ext.algorithm import UnityAlgorithm
+from sb3_ext.bc import BC
+from sb3_ext.fixed import FixedModel
 from sb3_ext.model_training import ModelTraining
 from sb3_ext.placement import LocalSampler
 from sb3_ext.player_copies import PlayerCopies
@@ -62,6 +64,7 @@ class MultiBehaviorTraining:
         self_play: Mapping[str, SelfPlay] | None = None,
         reset_num_timesteps: bool = True,
         workers: Workers | None = None,
+        teachers: Mapping[str, str] | None = None,
     ) -> None:
         """Train until each behavior has completed its timesteps. The scene is reset first.
 
@@ -70,28 +73,33 @@ class MultiBehaviorTraining:
         :param self_play: Opponents by behavior, only for behaviors with self-play.
         :param reset_num_timesteps: Count from 0, instead of continuing from the timesteps of each model.
         :param workers: Processes in which the agents act, with separate players; None for the players of this object.
-        :raises InvalidValueError: If a behavior has no model, or a behavior in `self_play` does not exist.
+        :param teachers: By behavior with a `BC` model, the behavior whose decisions it learns from. A `FixedModel` as
+            the teacher acts without learning.
+        :raises InvalidValueError: If a behavior has no model, a behavior in `self_play` or `teachers` does not exist, a
+            student has no `BC` model, or a `BC` model has neither demonstrations nor a teacher.
         :raises UnityGymError: If a model is incompatible with the behavior spec, or a player fails.
         """
-        self_play = self_play or {}
-        for unknown in self_play.keys() - models.keys():
-            raise InvalidValueError(f"self_play names {unknown!r}, for which there is no model: {sorted(models)}")
+        self_play, teachers = self_play or {}, teachers or {}
+        for option, names in (("self_play", {*self_play}), ("teachers", {*teachers, *teachers.values()})):
+            for unknown in names - models.keys():
+                raise InvalidValueError(f"{option} must have names of models, {sorted(models)}, got {unknown!r}")
+        _require_sources(models, teachers)
         limits = {}
         for name, model in models.items():
             if reset_num_timesteps:
                 model.num_timesteps = 0
-            limits[name] = model.num_timesteps + total_timesteps
+            limits[name] = 0 if isinstance(model, FixedModel) else model.num_timesteps + total_timesteps
         is_asynchronous = any(model.threaded for model in models.values())
         if workers is not None:
             copies = PlayerCopies(self._options, self._n_instances)
             with workers.samplers(copies, is_asynchronous) as samplers:
-                ModelTraining(samplers, models, limits, self_play).run()
+                ModelTraining(samplers, models, limits, self_play, teachers).run()
             return
         if not self._is_untouched:
             self._pool.reset()
         self._is_untouched = False
         sampler = Sampler(self._pool, is_asynchronous=is_asynchronous)
-        ModelTraining([LocalSampler(sampler)], models, limits, self_play).run()
+        ModelTraining([LocalSampler(sampler)], models, limits, self_play, teachers).run()
 
     def close(self) -> None:
         """End the players."""
@@ -104,3 +112,21 @@ class MultiBehaviorTraining:
     def __exit__(self, *_: object) -> None:
         """End the players."""
         self.close()
+
+
+def _require_sources(models: Mapping[str, UnityAlgorithm], teachers: Mapping[str, str]) -> None:
+    """Check that students have `BC` models, and that each `BC` model has demonstrations or another behavior as teacher.
+
+    :raises InvalidValueError: If not.
+    """
+    for student, teacher in teachers.items():
+        if student == teacher or not isinstance(models[student], BC):
+            raise InvalidValueError(
+                f"teachers must map behaviors with a BC model to other behaviors, got {student!r}: {teacher!r}"
+            )
+    for name, model in models.items():
+        if isinstance(model, BC) and (model.demonstrations is None) != (name in teachers):
+            raise InvalidValueError(
+                f"the BC model of {name!r} must have demonstrations or a behavior in teachers, got "
+                f"{'both' if name in teachers else 'neither'}"
+            )

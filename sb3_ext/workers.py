@@ -153,7 +153,7 @@ class _CallbackTraining(ModelTraining):
         self._decisions = self._rollouts = 0  # decisions since the last call of `on_step`
         self._infos: list[dict[str, Any]] = []
         self._is_in_rollout = False
-        super().__init__(samplers, {name: model}, {name: model._total_timesteps}, {})
+        super().__init__(samplers, {name: model}, {name: model._total_timesteps}, {}, {})
 
     def _step(self) -> None:
         if not self._is_in_rollout:

@@ -13,10 +13,11 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from sb3_ext import BC, OnnxPolicy
+from sb3_ext import BC, FixedModel, MultiBehaviorTraining, OnnxPolicy, Workers
 from sb3_ext.learn import main
 from stand_ins.classroom_player import CHOICES, DECISIONS, launcher
 from unity_gym.demonstrations import DemonstrationWriter
+from unity_gym.errors import InvalidValueError
 from unity_gym.specs import ActionSpec, ActionTuple, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
@@ -128,6 +129,30 @@ def test_a_student_learns_from_a_function_that_acts_in_the_scene(tmp_path: Path,
     assert run(tmp_path, file, "--num-workers", workers) == 0
     assert rewards(tmp_path)[0] < rewards(tmp_path)[-1]
     assert rewards(tmp_path)[-1] > 4
+
+
+@pytest.mark.parametrize("workers", [None, Workers(1)])
+def test_a_student_in_a_script_learns_from_another_behavior(tmp_path: Path, workers: Workers | None) -> None:
+    with MultiBehaviorTraining(file_name=launcher(tmp_path, "Classroom"), seed=1) as training:
+        small = {"hidden_units": 16, "num_layers": 1}
+        student = BC.from_spec(
+            "UnityPolicy", SPEC, learning_rate=0.02, batch_size=20, teacher_steps_per_epoch=100, policy_kwargs=small
+        )
+        models = {"Student": student, "Teacher": FixedModel(_repeat, SPEC)}
+        with pytest.raises(InvalidValueError, match="got 'Student': 'Student'"):
+            training.learn(models, 100, teachers={"Student": "Student"})
+        with pytest.raises(InvalidValueError, match="got 'Absent'"):
+            training.learn(models, 100, teachers={"Student": "Absent"})
+        with pytest.raises(InvalidValueError, match="got neither"):
+            training.learn(models, 100)
+        training.learn(models, 1000, teachers={"Student": "Teacher"}, workers=workers)
+    assert student.num_timesteps >= 1000
+    assert student.validation_scores["accuracy"] == 1
+
+
+def _repeat(seen: Any) -> Any:
+    """Choose the number that an agent sees."""
+    return seen.argmax(1)
 
 
 def test_a_student_learns_from_a_behavior_that_learns_and_from_its_file_later(tmp_path: Path) -> None:
