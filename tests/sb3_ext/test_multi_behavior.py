@@ -62,7 +62,7 @@ def test_missing_models_and_settings_are_named(training: MultiBehaviorTraining) 
     models = models_of(training)
     with pytest.raises(InvalidValueError, match=r"'Goalie' has no model; there are models of \['Striker'\]"):
         training.learn({"Striker": models["Striker"]}, 10)
-    with pytest.raises(InvalidValueError, match="self_play names 'Keeper', for which there is no model"):
+    with pytest.raises(InvalidValueError, match=r"self_play must have names of models, .*, got 'Keeper'"):
         training.learn(models, 10, {"Keeper": SelfPlay()})
     with pytest.raises(UnityGymError, match="the model of behavior 'Goalie': this model is of another behavior"):
         training.learn({"Goalie": models["Striker"], "Striker": models["Striker"]}, 10)
