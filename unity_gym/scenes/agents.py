@@ -183,9 +183,9 @@ class Agents:
             self._action_requested[:] = False
             self._act(rows)
         if self.max_step:
-            over = self.step_count >= self.max_step
-            if over.any():
-                self.end_episode(np.flatnonzero(over & self.enabled), interrupted=True)
+            (over,) = (self.step_count >= self.max_step).nonzero()
+            if len(over):
+                self.end_episode(over[self.enabled[over]], interrupted=True)
 
     def _notify_done(self, rows: Array, interrupted: bool) -> None:
         rows = rows[~self._done[rows]]

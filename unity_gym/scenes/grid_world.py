@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from unity_gym.scenes.sensors import ImageSensor, VectorSensor
 from unity_gym.specs import ActionSpec, Array, ObservationType
 
 _PLUS, _EX = 1, 2  # contents of a cell; 0: empty
+_GOALS = np.array([_PLUS, _EX])
 _MOVES = np.array([[0, 0], [0, 1], [0, -1], [-1, 0], [1, 0]])  # (x, z) of stay, up, down, left, right
 _STEP_COST = 0.01
 _MAX_STEP = 100
@@ -63,8 +65,8 @@ class Camera:
         :param agents: Cells of the agents, (k).
         :return: Images of the grids.
         """
-        images = np.empty((len(agents), *self._empty.shape), np.uint8)
-        _paint(images, self._empty, self._plus, self._ex, self._agent, goals, agents)
+        images = np.repeat(self._empty[np.newaxis], len(agents), axis=0)
+        _paint(images, self._plus, self._ex, self._agent, goals, agents)
         return images.reshape(len(agents), _HEIGHT, _WIDTH, 3)
 
 
@@ -77,11 +79,10 @@ def _covered_pixels(covered: Array, cell: Array) -> Array:
     return table
 
 
-@kernel
-def _paint(images: Array, empty: Array, plus: Array, ex: Array, agent: Array, goals: Array, agents: Array) -> None:
-    """Write images (k, pixels, 3) of grids whose goals and agents are on the given cells."""
+@inner_kernel
+def _paint(images: Array, plus: Array, ex: Array, agent: Array, goals: Array, agents: Array) -> None:
+    """Draw goals and agents on the given cells to images (k, pixels, 3) of empty grids."""
     for k in range(len(images)):
-        images[k] = empty
         for cell in range(len(plus)):
             if goals[k, cell] == _PLUS:
                 _color(images[k], plus[cell], _PLUS_COLOR)
@@ -106,14 +107,12 @@ class _GridCamera(ImageSensor):
     def __init__(self, name: str, scene: GridWorld, areas: Array) -> None:
         super().__init__(name, (3, _HEIGHT, _WIDTH), lambda rows: scene.see(areas[rows]))
         self._scene, self._areas = scene, areas
-        self._encoded: dict[tuple[int, int, bytes], bytes] = {}
+        self._encoded: dict[bytes, bytes] = {}
 
     def observe(self, rows: Array) -> list[bytes]:
         if len(self._encoded) > _MOST_IMAGES:
             self._encoded.clear()
-        scene, areas = self._scene, self._areas[rows]
-        goals = [each.tobytes() for each in scene.goals[areas]]
-        grids = list(zip(scene.size[areas].tolist(), scene.cell(areas).tolist(), goals, strict=True))
+        grids = self._scene.grids(self._areas[rows])
         new = [k for k, grid in enumerate(grids) if grid not in self._encoded]
         if new:
             images = super().observe(rows[new])
@@ -162,13 +161,16 @@ class GridWorld(Scene):
             act=lambda rows: self._act(agents, rows, areas[rows]),
             start_episode=lambda rows: self._start_episode(areas[rows]),
             read_mask=lambda rows: self._forbidden(areas[rows]),
+            decision_period=1,
             max_step=_MAX_STEP,
         )
         return agents
 
-    def before_step(self) -> None:
-        for agents in self.kinds:
-            agents.request_decision(agents.rows)
+    def grids(self, areas: Array) -> list[bytes]:
+        """Return what the camera shows in areas: size, agent and goals of each grid, as bytes."""
+        grids = np.empty((len(areas), 2 + self.goals.shape[1]), np.uint16)
+        _describe(areas, self.size, self.position, self.goals, grids)
+        return cast(list[bytes], grids.view(f"V{grids.itemsize * grids.shape[1]}")[:, 0].tolist())
 
     def cell(self, areas: Array) -> Array:
         """Return the cells of the agents."""
@@ -185,7 +187,7 @@ class GridWorld(Scene):
         return images[:, np.newaxis]
 
     def _goal_signal(self, areas: Array) -> Array:
-        return np.asarray(self.wanted[areas, np.newaxis] == (_PLUS, _EX))
+        return np.asarray(self.wanted[areas, np.newaxis] == _GOALS)
 
     def _forbidden(self, areas: Array) -> Array:
         return _forbidden_moves(areas, self.size, self.position)
@@ -234,6 +236,16 @@ class GridWorld(Scene):
                 canvas.rectangle(x, z, 0.5, _HALF_BAR, color, angle)
                 canvas.rectangle(x, z, _HALF_BAR, 0.5, color, angle)
         return canvas.image
+
+
+@inner_kernel
+def _describe(areas: Array, size: Array, position: Array, goals: Array, grids: Array) -> None:
+    """Write size, cell of the agent and contents of all cells of the grids of `areas` to `grids`, (k, 2 + cells)."""
+    for k in range(len(areas)):
+        area = areas[k]
+        grids[k, 0], grids[k, 1] = size[area], position[area, 0] * size[area] + position[area, 1]
+        for cell in range(goals.shape[1]):
+            grids[k, 2 + cell] = goals[area, cell]
 
 
 @kernel

@@ -127,11 +127,12 @@ class Hallway(Scene):
     def simulate(self) -> None:
         self.bodies.simulate()
         pads_and_signs = self.bodies.entered("agent", *_GOALS)
-        if not pads_and_signs.any():
+        areas, _ = pads_and_signs.nonzero()
+        if not len(areas):
             return
-        reached = pads_and_signs[:, : len(_SYMBOLS)] | pads_and_signs[:, len(_SYMBOLS) :]
-        (ended,) = reached.any(axis=1).nonzero()
-        correct = reached[ended, self.symbol[ended]]
+        ended = np.unique(areas)
+        reached = pads_and_signs[ended, : len(_SYMBOLS)] | pads_and_signs[ended, len(_SYMBOLS) :]
+        correct = reached[np.arange(len(ended)), self.symbol[ended]]
         self.agents.reward[ended] = np.where(correct, 1, -0.1)
         for is_correct in correct:
             self._count(**{"correct" if is_correct else "wrong": 1})

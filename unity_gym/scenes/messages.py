@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from unity_gym.errors import PlayerError
-from unity_gym.scenes.kernels import inner_kernel
+from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.sensors.sensor import Sensor
 from unity_gym.specs import ActionSpec, Array
 from unity_gym.wire.encode import COMMUNICATION_VERSION, STATUS_OK, brain_parameters, length_delimited, varint
@@ -17,7 +18,10 @@ from unity_gym.wire.varints import unpack_varints
 
 PACKAGE_VERSION = "3.0.0"  # version of Unity's package with the same messages
 
-_VARINT, _FLOAT = 0, 5  # wire types
+_VARINT, _DELIMITED, _FLOAT = 0, 2, 5  # wire types
+# Keys of `ListAgentInfo.value`, `AgentInfo.observations` and `Observation.compressed_data`
+_RECORD, _OBSERVATION, _COMPRESSED_DATA = 1 << 3 | _DELIMITED, 13 << 3 | _DELIMITED, 3 << 3 | _DELIMITED
+_MOST_PREFIX = 16  # bytes; more than two keys with the sizes of their contents
 _ID_BYTES = 5  # an int32 as a padded varint, so that all records have the same length; every parser reads it
 
 _CONTINUOUS, _DISCRETE = attrgetter("continuous_actions"), attrgetter("discrete_actions")
@@ -43,7 +47,9 @@ class AgentInfoEncoder:
     """
 
     def __init__(self, sensors: Sequence[Sensor], mask_width: int, capacity: int) -> None:
-        self._images: list[tuple[int, int, bytes]] = []  # offset in the row, index of the sensor, bytes before the data
+        self._images: list[int] = []  # indices of the sensors that send images
+        offsets_in_row: list[int] = []
+        heads: list[bytes] = []  # all fields before the images
         row = bytearray()
         columns: list[tuple[str, int, object]] = []
 
@@ -55,7 +61,9 @@ class AgentInfoEncoder:
         for index, sensor in enumerate(sensors):
             head = _observation_head(sensor)
             if sensor.compressed:
-                self._images.append((len(row), index, head))
+                self._images.append(index)
+                offsets_in_row.append(len(row))
+                heads.append(head)
             else:
                 numbers = 4 * int(np.prod(sensor.shape))
                 packed = length_delimited(1, numbers)
@@ -80,6 +88,11 @@ class AgentInfoEncoder:
         self._rows = np.repeat(np.frombuffer(bytes(row), np.uint8)[np.newaxis], capacity, axis=0)
         records = self._rows.view(layout)[:, 0]
         self._columns: dict[str, Array] = {name: records[name] for name in names}
+        self._insertions = _Insertions(
+            np.array(offsets_in_row, np.int64),
+            np.frombuffer(b"".join(heads), np.uint8),
+            np.cumsum([0, *map(len, heads)]),
+        )
         self._vectors = [(i, self._columns[str(i)]) for i, sensor in enumerate(sensors) if not sensor.compressed]
 
     def encode(
@@ -117,20 +130,103 @@ class AgentInfoEncoder:
         columns["group_reward"][:k] = group_rewards
         for index, column in self._vectors:
             column[:k] = observations[index]
-        encoded = self._rows[:k].tobytes()
-        return self._with_images(encoded, k, observations) if self._images else encoded
+        if not self._images:
+            return self._rows[:k].tobytes()
+        images = [image for index in self._images for image in observations[index]]
+        sizes = np.array(list(map(len, images))).reshape(-1, k)
+        encoded: bytes = _insert_images(
+            self._rows[:k], self._insertions, np.frombuffer(b"".join(images), np.uint8), sizes
+        ).tobytes()
+        return encoded
 
-    def _with_images(self, encoded: bytes, k: int, observations: Sequence[Array | list[bytes]]) -> bytes:
-        width = self._rows.shape[1]
-        infos = []
+
+class _Insertions(NamedTuple):
+    """Where images are inserted into a row.
+
+    Arrays, one entry per image: `offset` in the row (int, n) in ascending order, and `head`, the fields of an
+    `Observation` before the image: those of image i are `head[start[i] : start[i + 1]]` (uint8; int, n + 1).
+    """
+
+    offset: Array
+    head: Array
+    start: Array
+
+
+@kernel
+def _insert_images(rows: Array, insertions: _Insertions, images: Array, sizes: Array) -> Array:
+    """Return the records of agents as `ListAgentInfo`, uint8.
+
+    :param rows: Rows without images, uint8 (k, width).
+    :param insertions: Where n images are inserted into each row.
+    :param images: All images one after the other, all of the first sensor first, uint8.
+    :param sizes: Sizes of the images in bytes, int (n, k).
+    :return: Encoded list.
+    """
+    n, k = sizes.shape
+    width = rows.shape[1]
+    starts = np.empty((n, k), np.int64)
+    position = 0
+    for i in range(n):
         for agent in range(k):
-            info, position = bytearray(), agent * width
-            for offset, index, head in self._images:
-                end = agent * width + offset
-                info += encoded[position:end] + _delimited(13, head + _delimited(3, bytes(observations[index][agent])))
-                position = end
-            infos.append(_delimited(1, bytes(info + encoded[position : (agent + 1) * width])))
-        return b"".join(infos)
+            starts[i, agent] = position
+            position += sizes[i, agent]
+    # A key and two lengths of an image are no longer than this; so is the start of a record.
+    out = np.empty(position + k * (width + _MOST_PREFIX) + k * (len(insertions.head) + n * _MOST_PREFIX), np.uint8)
+    end = 0
+    for agent in range(k):
+        total = width
+        for i in range(n):
+            content = _image_content_size(insertions, i, sizes[i, agent])
+            total += 1 + _varint_size(content) + content
+        end = _write_length(out, end, _RECORD, total)
+        done = 0
+        for i in range(n):
+            end = _copy(out, end, rows[agent], done, insertions.offset[i])
+            done = insertions.offset[i]
+            end = _write_length(out, end, _OBSERVATION, _image_content_size(insertions, i, sizes[i, agent]))
+            end = _copy(out, end, insertions.head, insertions.start[i], insertions.start[i + 1])
+            end = _write_length(out, end, _COMPRESSED_DATA, sizes[i, agent])
+            end = _copy(out, end, images, starts[i, agent], starts[i, agent] + sizes[i, agent])
+        end = _copy(out, end, rows[agent], done, width)
+    return out[:end]
+
+
+@inner_kernel
+def _image_content_size(insertions: _Insertions, i: int, size: int) -> int:
+    """Return the size of an `Observation` with an image of `size` bytes."""
+    head = insertions.start[i + 1] - insertions.start[i]
+    total: int = head + 1 + _varint_size(size) + size
+    return total
+
+
+@inner_kernel
+def _varint_size(number: int) -> int:
+    size = 1
+    while number >= 0x80:
+        number >>= 7
+        size += 1
+    return size
+
+
+@inner_kernel
+def _write_length(out: Array, end: int, key: int, number: int) -> int:
+    """Append the key of a field and the size of its content; return the new end."""
+    out[end] = key
+    end += 1
+    while number >= 0x80:
+        out[end] = number & 0x7F | 0x80
+        number >>= 7
+        end += 1
+    out[end] = number
+    return end + 1
+
+
+@inner_kernel
+def _copy(out: Array, end: int, source: Array, first: int, last: int) -> int:
+    """Append `source[first:last]`; return the new end."""
+    for i in range(last - first):
+        out[end + i] = source[first + i]
+    return end + last - first
 
 
 def _observation_head(sensor: Sensor) -> bytes:

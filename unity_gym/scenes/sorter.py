@@ -99,15 +99,8 @@ class Sorter(Scene):
         The number is a flag at the index of the number. As in Unity's script, the position overwrites the flag of
         number 20.
         """
-        center, present = self.shapes.center, self.present[rows]
         tiles = np.zeros((len(rows), _TILES, _TILES + 3), np.float32)
-        row, number = np.nonzero(present)
-        place = (np.cumsum(present, axis=1) - 1)[row, number]
-        tiles[row, place, number + 1] = 1
-        agent = rows[row]
-        apart = center[::2, agent, 1 + number] - center[::2, agent, _AGENT]
-        tiles[row, place, _TILES : _TILES + 2] = apart.T / _UNIT
-        tiles[row, place, _TILES + 2] = self.visited[agent, number]
+        _list_tiles(rows, self.shapes.center, self.present, self.visited, tiles)
         return tiles
 
     def _observe(self, rows: Array) -> Array:
@@ -137,10 +130,9 @@ class Sorter(Scene):
 
     def simulate(self) -> None:
         self.bodies.simulate()
-        touched = self.bodies.entered("agent", *self._tiles)
-        if not touched.any():
+        rows, numbers = (self.bodies.entered("agent", *self._tiles) & ~self.visited).nonzero()
+        if not len(rows):
             return
-        rows, numbers = np.nonzero(touched & ~self.visited)
         right = numbers == (self.present & ~self.visited)[rows].argmax(axis=1)
         self.visited[rows, numbers] = True
         self.agents.reward[rows] += np.where(right, 1, -1)
@@ -167,6 +159,21 @@ class Sorter(Scene):
         canvas.rectangle(x, z, 0.5, 0.5, BLUE, angle=-yaw)
         canvas.line(x, z, x + 0.35 * np.sin(yaw), z + 0.35 * np.cos(yaw), 0.2, WHITE)
         return canvas.image
+
+
+@inner_kernel
+def _list_tiles(rows: Array, center: Array, present: Array, visited: Array, tiles: Array) -> None:
+    """Write the present tiles of the agents `rows`, (k), to `tiles` (k, tiles, numbers + 3), which contains zeros."""
+    for k in range(len(rows)):
+        area, place = rows[k], 0
+        for number in range(_TILES):
+            if present[area, number]:
+                tile = tiles[k, place]
+                tile[number + 1] = 1
+                tile[_TILES] = (center[0, area, 1 + number] - center[0, area, _AGENT]) / _UNIT
+                tile[_TILES + 1] = (center[2, area, 1 + number] - center[2, area, _AGENT]) / _UNIT
+                tile[_TILES + 2] = visited[area, number]
+                place += 1
 
 
 @inner_kernel

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import cos, sin
 
 import numpy as np
 
+from unity_gym.scenes.kernels import inner_kernel
 from unity_gym.scenes.sensors.rays import Pose
 from unity_gym.scenes.sensors.sensor import VectorSensor
 from unity_gym.specs import Array
@@ -34,10 +36,18 @@ class RigidBodySensor(VectorSensor):
         self._first, self._one = (0, 9) if velocity_first else (7, 6)
 
     def _feel(self, rows: Array) -> Array:
-        _, _, yaw = self._pose(rows)
-        x, y, z = self._velocity(rows)
-        cos, sin = np.cos(yaw), np.sin(yaw)
         felt = np.zeros((len(rows), 10), np.float32)
-        felt[:, self._first : self._first + 3] = np.stack([cos * x - sin * z, y, sin * x + cos * z], axis=1)
+        _write_velocity(self._pose(rows).yaw, np.ascontiguousarray(self._velocity(rows)), felt, self._first)
         felt[:, self._one] = 1
         return felt
+
+
+@inner_kernel
+def _write_velocity(yaw: Array, velocity: Array, felt: Array, first: int) -> None:
+    """Write velocities (3, k) along the axes of bodies with a yaw (k) to three columns of `felt`, from `first` on."""
+    for k in range(len(yaw)):
+        turn_cos, turn_sin = cos(yaw[k]), sin(yaw[k])
+        x, y, z = velocity[0, k], velocity[1, k], velocity[2, k]
+        felt[k, first] = turn_cos * x - turn_sin * z
+        felt[k, first + 1] = y
+        felt[k, first + 2] = turn_sin * x + turn_cos * z
