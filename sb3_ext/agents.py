@@ -62,8 +62,8 @@ class SpaceAdapter:
         if self._unity is not None:
             return self._unity[1].sensor_arrays(observations)
         if isinstance(self.observation_space, spaces.Dict):
-            return [_column(space, observations[key]) for key, space in self.observation_space.spaces.items()]
-        return [_column(self.observation_space, observations)]
+            return [_array(space, observations[key]) for key, space in self.observation_space.spaces.items()]
+        return [_array(self.observation_space, observations)]
 
     def tensors(self, sensors: Sequence[torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
         """Return observations in the form of the space, from one tensor (n, *shape) per sensor.
@@ -103,7 +103,7 @@ def _sensor(name: str, space: spaces.Space[Any]) -> ObservationSpec:
     return ObservationSpec(shape, (DimensionProperty.NONE,) * len(shape), ObservationType.DEFAULT, name)
 
 
-def _column(space: spaces.Space[Any], part: Array) -> Array:
+def _array(space: spaces.Space[Any], part: Array) -> Array:
     """Return a batch of n observations of one space as an array (n, *shape)."""
     if isinstance(space, spaces.Discrete):
         one_hot: Array = np.eye(int(space.n), dtype=np.float32)[part.reshape(-1) - int(space.start)]
@@ -219,7 +219,7 @@ class VecEnvAgents:
         n = env.num_envs
         self.last_observations = observations
         self.observations = space.sensor_arrays(observations)
-        self.final_observations = [column.copy() for column in self.observations]
+        self.final_observations = [array.copy() for array in self.observations]
         self.reward, self.group_reward = np.zeros(n, np.float32), np.zeros(n, np.float32)
         self._read_alive(env.unwrapped.reset_infos)  # wrappers do not forward them
         self.terminated, self.truncated = np.zeros(n, bool), np.zeros(n, bool)
@@ -266,8 +266,8 @@ class VecEnvAgents:
         batch = (
             {key: part[np.newaxis] for key, part in final.items()} if isinstance(final, dict) else np.asarray([final])
         )
-        for mine, column in zip(self.final_observations, self._space.sensor_arrays(batch), strict=True):
-            mine[row] = column[0]
+        for mine, array in zip(self.final_observations, self._space.sensor_arrays(batch), strict=True):
+            mine[row] = array[0]
 
     def _read_masks(self) -> None:
         if self._masked:

@@ -135,8 +135,8 @@ class Teacher:
         fresh = rows[self._trajectory[rows] < 0]
         self._trajectory[fresh] = self._trajectories + np.arange(len(fresh))
         self._trajectories += len(fresh)
-        for index, column in enumerate(table.observations):
-            self._kept[f"observation_{index}"].append(column[rows])
+        for index, array in enumerate(table.observations):
+            self._kept[f"observation_{index}"].append(array[rows])
         self._kept["action"].append(np.concatenate([actions.continuous, actions.discrete.astype(np.float32)], 1))
         self._kept["mask"].append(table.action_mask[rows])
         self._kept["trajectory"].append(self._trajectory[rows])
@@ -163,27 +163,27 @@ class Teacher:
         if not self._count:
             raise NotReadyError("the teacher's record is empty: start() it, and let the teacher act")
         kept = {name: np.concatenate(parts) for name, parts in self._kept.items()}
-        self._kept = defaultdict(list, {name: [column] for name, column in kept.items()})
+        self._kept = defaultdict(list, {name: [array] for name, array in kept.items()})
         order = np.argsort(kept["trajectory"], kind="stable")
         lengths = np.unique(kept["trajectory"], return_counts=True)[1]
         n, last = len(order), np.cumsum(lengths) - 1
-        columns = {name: torch.tensor(column[order], device=device) for name, column in kept.items()}
-        columns |= {
+        arrays = {name: torch.tensor(array[order], device=device) for name, array in kept.items()}
+        arrays |= {
             "log_prob": torch.zeros((n, 0), device=device),
             "memory": torch.zeros((n, memory_size), device=device),
             "reward": torch.zeros(n, device=device),
             "group_reward": torch.zeros(n, device=device),
         }
         rollout = Rollout(
-            columns,
+            arrays,
             lengths=lengths,
             end_observations=[
-                columns[f"observation_{index}"][last] for index in range(len(self.spec.observation_specs))
+                arrays[f"observation_{index}"][last] for index in range(len(self.spec.observation_specs))
             ],
             end_memory=torch.zeros((len(lengths), memory_size), device=device),
             terminated=np.zeros(len(lengths), bool),
         )
-        return rollout, columns["number"]
+        return rollout, arrays["number"]
 
 
 class BC(UnityAlgorithm):
@@ -470,7 +470,7 @@ class BC(UnityAlgorithm):
                 self._parts = _split(expert, sequence_length(policy), self.validation_fraction)
         shown, kept = self._parts
         if policy.has_fresh_normalization:
-            policy.body.update_normalization([column[shown[0][shown[1]]] for column in expert.observations])
+            policy.body.update_normalization([array[shown[0][shown[1]]] for array in expert.observations])
         return expert, shown, kept
 
     def _train_on_demonstrations(self) -> None:
@@ -557,7 +557,7 @@ class BC(UnityAlgorithm):
         is_new = number >= self._trained
         self._trained = teacher.number
         if is_new.any():
-            policy.body.update_normalization([column[is_new] for column in rollout.observations])
+            policy.body.update_normalization([array[is_new] for array in rollout.observations])
             has_new = is_new[sequences[0]].any(1)
             newest = sequences[0][has_new], sequences[1][has_new]
             self.validation_scores = self._score(rollout, newest)

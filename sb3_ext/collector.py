@@ -80,7 +80,7 @@ class Collector:
         masks = torch.as_tensor(table.action_mask[rows], device=policy.device) if spec.discrete_size else None
         with torch.no_grad():
             raw, log_probs, after = policy.act(
-                policy.tensors([column[rows] for column in table.observations]),
+                policy.tensors([array[rows] for array in table.observations]),
                 masks,
                 torch.as_tensor(memory, device=policy.device),
                 deterministic,

@@ -61,12 +61,12 @@ class Branches:
         self.log_probs = [branch.log_softmax(1) for branch in torch.split(logits, list(sizes), 1)]
         """Log-probabilities, one (n, branch size) per branch; of forbidden actions, about −1e8."""
 
-    def log_prob_columns(self, chosen: torch.Tensor) -> list[torch.Tensor]:
+    def log_probs_per_branch(self, chosen: torch.Tensor) -> list[torch.Tensor]:
         """Return the log-probabilities of branch indices (n, branches), one (n, 1) per branch."""
-        columns = chosen.long().split(1, 1)  # type: ignore[no-untyped-call]
-        return [branch.gather(1, column) for branch, column in zip(self.log_probs, columns, strict=True)]
+        indices = chosen.long().split(1, 1)  # type: ignore[no-untyped-call]
+        return [branch.gather(1, index) for branch, index in zip(self.log_probs, indices, strict=True)]
 
-    def entropy_columns(self) -> list[torch.Tensor]:
+    def entropies_per_branch(self) -> list[torch.Tensor]:
         """Return the entropies in nats, one (n, 1) per branch."""
         return [-(branch.exp() * branch).sum(1, keepdim=True) for branch in self.log_probs]
 
@@ -82,8 +82,9 @@ class Branches:
 class ActionDistribution(Distribution):
     """Diagonal Gaussian for the continuous actions and an independent masked categorical for each branch.
 
-    It has the methods of an SB3 distribution: `log_prob` and `entropy` sum over the dimensions. `log_prob_columns` and
-    `entropy_columns` do not, and `unity_entropy` is the entropy as Unity's trainer computes it.
+    It has the methods of an SB3 distribution: `log_prob` and `entropy` sum over the dimensions.
+    `log_probs_per_dimension` and `entropies_per_dimension` do not, and `unity_entropy` is the entropy as Unity's
+    trainer computes it.
 
     :param spec: Action specification.
     """
@@ -117,37 +118,37 @@ class ActionDistribution(Distribution):
             self._branches = Branches(self.spec.discrete_branches, logits, masks)
         return self
 
-    def log_prob_columns(self, actions: torch.Tensor) -> torch.Tensor:
+    def log_probs_per_dimension(self, actions: torch.Tensor) -> torch.Tensor:
         """Return the log-density or log-probability of each dimension of `actions`, (n, dimensions)."""
         size = self.spec.continuous_size
-        columns = []
+        dimensions = []
         if self._mean is not None:
             deviations = (actions[:, :size] - self._mean) / self._log_std.exp()
-            columns.append(-0.5 * deviations.square() - self._log_std - _LOG_ROOT_2_PI)
+            dimensions.append(-0.5 * deviations.square() - self._log_std - _LOG_ROOT_2_PI)
         if self._branches is not None:
-            columns += self._branches.log_prob_columns(actions[:, size:])
-        return joined(columns)
+            dimensions += self._branches.log_probs_per_branch(actions[:, size:])
+        return concatenate(dimensions)
 
-    def entropy_columns(self) -> torch.Tensor:
+    def entropies_per_dimension(self) -> torch.Tensor:
         """Return the entropies in nats, (n, dimensions)."""
-        columns = []
+        dimensions = []
         if self._mean is not None:
-            columns.append((self._log_std + (_LOG_ROOT_2_PI + 0.5)).expand_as(self._mean))
+            dimensions.append((self._log_std + (_LOG_ROOT_2_PI + 0.5)).expand_as(self._mean))
         if self._branches is not None:
-            columns += self._branches.entropy_columns()
-        return joined(columns)
+            dimensions += self._branches.entropies_per_branch()
+        return concatenate(dimensions)
 
     def log_prob(self, actions: torch.Tensor) -> torch.Tensor:
         """Return the log-probabilities of the whole actions, (n,)."""
-        return self.log_prob_columns(actions).sum(1)
+        return self.log_probs_per_dimension(actions).sum(1)
 
     def entropy(self) -> torch.Tensor:
         """Return the entropies of the whole actions in nats, (n,)."""
-        return self.entropy_columns().sum(1)
+        return self.entropies_per_dimension().sum(1)
 
     def unity_entropy(self) -> torch.Tensor:
         """Return the entropies (n,) as Unity's trainer: mean over continuous actions plus sum over branches."""
-        continuous, discrete = self.entropy_columns().tensor_split([self.spec.continuous_size], dim=1)
+        continuous, discrete = self.entropies_per_dimension().tensor_split([self.spec.continuous_size], dim=1)
         return continuous.mean(1) + discrete.sum(1) if self._mean is not None else discrete.sum(1)
 
     def sample(self) -> torch.Tensor:
@@ -157,16 +158,16 @@ class ActionDistribution(Distribution):
         if mean is not None:
             noise = torch.randn(mean.shape, generator=self.generator, device=mean.device)
             continuous = [torch.addcmul(mean, self._log_std.exp(), noise)]
-        return self._columns(continuous, [] if self._branches is None else self._branches.sample(self.generator))
+        return self._join(continuous, [] if self._branches is None else self._branches.sample(self.generator))
 
     def mode(self) -> torch.Tensor:
         """Return the most likely raw actions (n, dimensions)."""
         continuous = [] if self._mean is None else [self._mean]
-        return self._columns(continuous, [] if self._branches is None else self._branches.mode())
+        return self._join(continuous, [] if self._branches is None else self._branches.mode())
 
     @staticmethod
-    def _columns(continuous: list[torch.Tensor], discrete: list[torch.Tensor]) -> torch.Tensor:
-        return joined([*continuous, *(column.to(torch.float32) for column in discrete)])
+    def _join(continuous: list[torch.Tensor], discrete: list[torch.Tensor]) -> torch.Tensor:
+        return concatenate([*continuous, *(branch.to(torch.float32) for branch in discrete)])
 
     def actions_from_params(self, *params: torch.Tensor, deterministic: bool = False) -> torch.Tensor:
         """Set the parameters, and return a sample or the mode."""
@@ -178,9 +179,9 @@ class ActionDistribution(Distribution):
         return actions, self.log_prob(actions)
 
 
-def joined(columns: list[torch.Tensor]) -> torch.Tensor:
-    """Join arrays (n, …) along their second dimension; a single one is returned unchanged."""
-    return columns[0] if len(columns) == 1 else torch.cat(columns, 1)
+def concatenate(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Concatenate tensors (n, …) along their second dimension; a single one is returned unchanged."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, 1)
 
 
 class SquashedActionHead(nn.Module):
@@ -234,7 +235,7 @@ class SquashedActions:
         self._branches: Branches | None = None
         if logits is not None:
             self._branches = Branches(spec.discrete_branches, logits, masks)
-            self.log_probs = joined(self._branches.log_probs)
+            self.log_probs = concatenate(self._branches.log_probs)
 
     def rsample(self, noise: torch.Tensor | None = None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return sampled continuous actions (n, continuous) in `[-1, 1]`, and their log-density (n, 1).
@@ -254,11 +255,11 @@ class SquashedActions:
 
     def act(self, deterministic: bool = False, generator: torch.Generator | None = None) -> torch.Tensor:
         """Return actions (n, dimensions): a sample, or the squashed mean and the most likely branch indices."""
-        columns = []
+        dimensions = []
         if self.mean is not None and self.log_std is not None:
             raw = self.mean if deterministic else torch.normal(self.mean, self.log_std.exp(), generator=generator)
-            columns.append(raw.tanh())
+            dimensions.append(raw.tanh())
         if self._branches is not None:
-            choices = self._branches.mode() if deterministic else self._branches.sample(generator)
-            columns += [column.to(torch.float32) for column in choices]
-        return joined(columns)
+            branches = self._branches.mode() if deterministic else self._branches.sample(generator)
+            dimensions += [branch.to(torch.float32) for branch in branches]
+        return concatenate(dimensions)

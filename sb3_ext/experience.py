@@ -78,14 +78,14 @@ class Trajectories:
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([part.lengths for part in parts])
-        ends = joined([part.ends for part in parts])
+        ends = concatenate([part.ends for part in parts])
         order = np.argsort(ends["row"], kind="stable")
         first = np.cumsum(lengths) - lengths
         lengths = lengths[order]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         chosen = np.repeat(first[order], lengths) + within
-        decisions = joined([part.decisions for part in parts])
-        return cls._joined(
+        decisions = concatenate([part.decisions for part in parts])
+        return cls._concatenate(
             parts,
             {name: array[chosen] for name, array in decisions.items()},
             {name: array[order] for name, array in ends.items()},
@@ -95,7 +95,7 @@ class Trajectories:
         )
 
     @classmethod
-    def _joined(
+    def _concatenate(
         cls,
         parts: Sequence[Self],  # noqa: ARG003
         decisions: dict[str, Array],
@@ -112,7 +112,7 @@ class Trajectories:
         return cls(decisions, ends, lengths)
 
 
-def joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def concatenate(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Join the arrays of several parts, one part after another, by name."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -185,7 +185,7 @@ class TrajectoryBuffer:
         self._trajectories += len(fresh)
         zeros = np.zeros(len(rows), np.float32)
         self._sensors = len(table.observations)
-        written = {f"observation_{index}": column[rows] for index, column in enumerate(table.observations)}
+        written = {f"observation_{index}": array[rows] for index, array in enumerate(table.observations)}
         written |= {
             "action": actions,
             "log_prob": log_probs,
@@ -222,11 +222,11 @@ class TrajectoryBuffer:
         self._open[rows] = -1
         self._length[rows] += 1
         self._finish(
-            ended, [column[ended] for column in table.final_observations], None, memory, table.terminated[ended], True
+            ended, [array[ended] for array in table.final_observations], None, memory, table.terminated[ended], True
         )
         if self._horizon is not None:
             long = rows[~ends[rows] & (self._length[rows] >= self._horizon)]
-            self._finish(long, [column[long] for column in table.observations], table.action_mask[long], memory)
+            self._finish(long, [array[long] for array in table.observations], table.action_mask[long], memory)
 
     def cut(self, memory: Array) -> None:
         """Cut all running trajectories at the latest outcomes; decisions without an outcome start new ones.
@@ -239,7 +239,7 @@ class TrajectoryBuffer:
         table = self._table if len(asked) else None
         self._finish(
             asked,
-            [] if table is None else [column[asked] for column in table.observations],
+            [] if table is None else [array[asked] for array in table.observations],
             None if table is None else table.action_mask[asked],
             memory,
         )
@@ -247,7 +247,7 @@ class TrajectoryBuffer:
             decisions = self._open[acting]
             before = np.zeros((len(self._open), self._memory_size), np.float32)
             before[acting] = self._arrays["memory"][decisions]
-            observations = [column[decisions] for column in self._observations()]
+            observations = [array[decisions] for array in self._observations()]
             self._finish(acting, observations, self._arrays["mask"][decisions], before)
             self._trajectory[acting] = self._trajectories + np.arange(len(acting))
             self._trajectories += len(acting)
@@ -260,7 +260,7 @@ class TrajectoryBuffer:
         """
         self._require_rows(len(table))
         rows = rows[self._length[rows] > 0]
-        self._finish(rows, [column[rows] for column in table.observations], table.action_mask[rows], memory)
+        self._finish(rows, [array[rows] for array in table.observations], table.action_mask[rows], memory)
 
     def _finish(
         self,
@@ -279,7 +279,7 @@ class TrajectoryBuffer:
         if not len(rows):
             return
         width = self._arrays["mask"].shape[1]
-        ends = {f"observation_{index}": column for index, column in enumerate(observations)}
+        ends = {f"observation_{index}": array for index, array in enumerate(observations)}
         self._ends.append(
             ends
             | {
@@ -302,7 +302,7 @@ class TrajectoryBuffer:
         """
         if not self._ends:
             return None
-        ends = joined(self._ends)
+        ends = concatenate(self._ends)
         trajectories = ends.pop("trajectory")
         order = np.argsort(trajectories)
         numbers = trajectories[order]

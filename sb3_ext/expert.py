@@ -42,18 +42,18 @@ class Expert(Rollout):
         shown = demonstration if isinstance(demonstration, Demonstration) else load(Path(demonstration))
         shown = fit(shown, spec)
         n, (first, after) = len(shown), shown.episodes.T
-        columns = {
+        arrays = {
             "action": np.concatenate([shown.actions.continuous, shown.actions.discrete.astype(np.float32)], 1),
             "log_prob": np.zeros((n, 0), np.float32),
             "mask": shown.action_masks,
             "memory": np.zeros((n, memory_size), np.float32),
             "reward": shown.rewards,
             "group_reward": shown.group_rewards,
-        } | {f"observation_{index}": column for index, column in enumerate(shown.observations)}
+        } | {f"observation_{index}": array for index, array in enumerate(shown.observations)}
         super().__init__(
-            {name: torch.tensor(column, device=device) for name, column in columns.items()},
+            {name: torch.tensor(array, device=device) for name, array in arrays.items()},
             lengths=after - first,
-            end_observations=[torch.tensor(column[after - 1], device=device) for column in shown.next_observations],
+            end_observations=[torch.tensor(array[after - 1], device=device) for array in shown.next_observations],
             end_memory=torch.zeros((len(first), memory_size), device=device),
             terminated=shown.terminated[after - 1],
         )

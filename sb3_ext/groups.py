@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from sb3_ext.agents import AgentTableLike
-from sb3_ext.experience import Trajectories, TrajectoryBuffer, joined, prefixed, without_prefix
+from sb3_ext.experience import Trajectories, TrajectoryBuffer, concatenate, prefixed, without_prefix
 from sb3_ext.group_index import GroupIndex
 from sb3_ext.rollout import Rollout, as_tensor
 from unity_gym.slots import with_rows
@@ -65,7 +65,7 @@ class GroupTrajectories(Trajectories):
         )
 
     @classmethod
-    def _joined(
+    def _concatenate(
         cls,
         parts: Sequence[Self],
         decisions: dict[str, Array],
@@ -96,9 +96,9 @@ class GroupTrajectories(Trajectories):
             ends,
             lengths,
             np.concatenate(members),
-            joined([part.context for part in parts]),
+            concatenate([part.context for part in parts]),
             np.concatenate(end_members),
-            joined([part.end_states for part in parts]),
+            concatenate([part.end_states for part in parts]),
         )
 
 
@@ -199,7 +199,7 @@ class GroupTrajectoryBuffer(TrajectoryBuffer):
         used, place = np.unique(candidate, return_inverse=True)
         self._end_members.append((self._trajectory[rows][of_row], self._end_rows + place))
         source, from_final = candidates[used], is_final[used]
-        states = [column[source] for column in table.observations]
+        states = [array[source] for array in table.observations]
         for state, final_state in zip(states, table.final_observations, strict=True):
             state[from_final] = final_state[source[from_final]]
         self._end_states.append({f"observation_{index}": state for index, state in enumerate(states)})
@@ -228,7 +228,7 @@ class GroupTrajectoryBuffer(TrajectoryBuffer):
             np.stack([np.searchsorted(states, of_state), position[members]], 1),
             {name: self._arrays[name][context] for name in (*sensors, "action")},
             np.stack([order[np.searchsorted(trajectories[order], of_end)], end_rows], 1),
-            joined(self._end_states),
+            concatenate(self._end_states),
         )
 
     def _members_of(self, states: Array) -> tuple[Array, Array]:
@@ -307,10 +307,10 @@ class GroupRollout(Rollout):
         tensor = partial(as_tensor, device=device)
         context, ends, decisions = trajectories.context, trajectories.ends, trajectories.decisions
         sensors = [f"observation_{index}" for index in range(trajectories.sensors)]
-        columns = [*rollout.observations, rollout.actions]
+        arrays = [*rollout.observations, rollout.actions]
         *observations, actions = (
-            torch.cat([column, tensor(context[name])]) if len(context[name]) else column
-            for column, name in zip(columns, (*sensors, "action"), strict=True)
+            torch.cat([array, tensor(context[name])]) if len(context[name]) else array
+            for array, name in zip(arrays, (*sensors, "action"), strict=True)
         )
         states = int(decisions["state"].max()) + 1
         rollout.is_over = ends["is_over"]

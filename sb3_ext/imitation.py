@@ -52,7 +52,7 @@ def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
         sizes = spec.discrete_branches
         places = choices.to(torch.int64) + torch.tensor([0, *accumulate(sizes[:-1])], device=choices.device)
         branches = Branches(sizes, logits, batch.action_masks.scatter(1, places, True))
-        log_probs = torch.cat(branches.log_prob_columns(choices), 1)
+        log_probs = torch.cat(branches.log_probs_per_branch(choices), 1)
         agrees = torch.cat(branches.mode(), 1) == choices
     return Comparison(error, log_probs, agrees)
 

@@ -58,7 +58,7 @@ class ActingTeam:
         actions = table.spec.action_spec.empty_action(len(table))
         self._memory = _padded(self._memory, len(table))
         if len(rows):
-            observations = [column[rows] for column in table.observations]
+            observations = [array[rows] for array in table.observations]
             chosen, self._memory[rows] = self._policy.select_actions(
                 observations, table.action_mask[rows], self._memory[rows], self._deterministic
             )
@@ -307,6 +307,6 @@ def _log_summaries(settings: RunSettings, inference: Inference, shown: dict[str,
             values.clear()
 
 
-def _padded(column: Array, rows: int) -> Array:
-    more = rows - len(column)
-    return np.pad(column, ((0, more), *[(0, 0)] * (column.ndim - 1))) if more else column
+def _padded(array: Array, rows: int) -> Array:
+    more = rows - len(array)
+    return np.pad(array, ((0, more), *[(0, 0)] * (array.ndim - 1))) if more else array

@@ -371,9 +371,9 @@ def _fits(declared: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
     )
 
 
-def _floats(column: Array) -> Array:
+def _floats(array: Array) -> Array:
     """Return the array as float32, with images in `[0, 1]`, as the inputs require."""
-    return column.astype(np.float32) / 255 if column.dtype == np.uint8 else column.astype(np.float32, copy=False)
+    return array.astype(np.float32) / 255 if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
 
 
 def _without_noise(model: onnx.ModelProto) -> onnx.ModelProto:

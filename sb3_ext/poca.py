@@ -75,7 +75,7 @@ class UnityPOCAPolicy(UnityPolicy):
         features, counts = self._features(groups, batch.index)
         if self.group_body.memory is not None:
             features, _ = self._remember(features, groups.memory[batch.index[:: batch.length]], batch.length)
-        return self._both(features, counts), distribution.log_prob_columns(batch.actions), distribution
+        return self._both(features, counts), distribution.log_probs_per_dimension(batch.actions), distribution
 
     def predict_values(self, obs: PyTorchObs) -> torch.Tensor:
         """Return V (n, signals) of agents without a group, at the start of an episode; see `UnityPolicy.forward`."""
@@ -284,7 +284,7 @@ class POCA(PPO):
         baseline_coef: float = 0.5,
         demonstrations: DemonstrationSource | BehavioralCloning | None = None,
         rollout: str = "cut",
-        ratio: str = "column",
+        ratio: str = "dimension",
         entropy: str = "unity",
         value_clipping: str = "larger",
         combine_advantages: str = "mean",

@@ -36,7 +36,7 @@ class AgentPolicy(BasePolicy):
 
     :param observation_space: Observation space of one agent.
     :param action_space: Action space of one agent.
-    :param columns: Adapter between the spaces and the arrays of the networks; by default derived from the spaces.
+    :param adapter: Adapter between the spaces and the arrays of the networks; by default derived from the spaces.
     :param network: Entries of `policy_kwargs`; see `sb3_names.network_settings`.
     :param critic: Name of the critic in `net_arch`.
     :param optimizer_class: Class of the optimizers.
@@ -261,7 +261,7 @@ class UnityPolicy(AgentPolicy):
     :param observation_space: Observation space of one agent.
     :param action_space: Action space of one agent.
     :param lr_schedule: Learning rate as a function of the remaining progress (1 → 0).
-    :param columns: Adapter between the spaces and the arrays of the networks; by default derived from the spaces.
+    :param adapter: Adapter between the spaces and the arrays of the networks; by default derived from the spaces.
     :param value_heads: Names of the reward signals.
     :param shared_critic: Whether the value heads are on the actor's body instead of on a separate body.
     :param second_critic: Combination of the estimates of two critics, "max", "min" or "mean"; None for one critic.
@@ -422,18 +422,18 @@ class UnityPolicy(AgentPolicy):
         distribution = self._distribution(features, masks)
         distribution.generator = generator
         actions = distribution.get_actions(deterministic)
-        return actions, distribution.log_prob_columns(actions), self._with_actions(memory, actions)
+        return actions, distribution.log_probs_per_dimension(actions), self._with_actions(memory, actions)
 
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
         """Return values (m, critics, signals), log-probabilities (m, act_dim) and distribution of decisions."""
         features, distribution = self._decided(batch)
         previous = self.previous_actions(batch.actions)
         values = self._values(features, batch.inputs(self.body), self._memory_of(batch), batch.length, previous)
-        return values, distribution.log_prob_columns(batch.actions), distribution
+        return values, distribution.log_probs_per_dimension(batch.actions), distribution
 
     def log_probs(self, batch: Batch) -> torch.Tensor:
         """Return the log-probabilities (m, act_dim) of the batch's decisions."""
-        return self._decided(batch)[1].log_prob_columns(batch.actions)
+        return self._decided(batch)[1].log_probs_per_dimension(batch.actions)
 
     def _decided(self, batch: Batch) -> tuple[torch.Tensor, ActionDistribution]:
         """Return the actor's features (m, features), and the distribution of the batch's decisions."""

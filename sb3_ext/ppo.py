@@ -46,9 +46,9 @@ SB3_COMPAT: dict[str, Any] = {
 Override some of them with `**(SB3_COMPAT | {"max_grad_norm": 1})`.
 """
 
-_CHOICES = {
+_ALLOWED_VALUES = {
     "rollout": ("trajectories", "cut"),
-    "ratio": ("column", "action"),
+    "ratio": ("dimension", "action"),
     "entropy": ("unity", "sum"),
     "combine_advantages": ("mean", "sum"),
     "advantage_normalization": ("buffer", "minibatch"),
@@ -99,7 +99,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     :param rollout: "cut" cuts all trajectories at `buffer_size` decisions, so that none is older than the policy.
         "trajectories" updates when finished trajectories have more decisions, and leaves the others to the next update,
         as Unity's trainer does.
-    :param ratio: "column" clips the ratio of each action dimension, "action" that of the whole action.
+    :param ratio: "dimension" clips the ratio of each action dimension, "action" that of the whole action.
     :param entropy: "unity" for the mean over continuous dimensions plus the sum over branches, "sum" for the sum over
         all dimensions.
     :param value_clipping: Value loss with `clip_range_vf`: the "larger" of the losses of the new and of the clipped
@@ -162,7 +162,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         rollout_buffer_kwargs: None = None,
         demonstrations: DemonstrationSource | BehavioralCloning | None = None,
         rollout: str = "cut",
-        ratio: str = "column",
+        ratio: str = "dimension",
         entropy: str = "unity",
         value_clipping: str = "larger",
         second_critic: str | None = None,
@@ -202,7 +202,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.normalize_advantage, self.value_clipping = normalize_advantage, value_clipping
         self.clip_range_schedule = clip_range_schedule or learning_rate_schedule
         self.ent_coef_schedule = ent_coef_schedule or learning_rate_schedule
-        for name, allowed in _CHOICES.items():
+        for name, allowed in _ALLOWED_VALUES.items():
             if getattr(self, name) not in allowed:
                 raise InvalidValueError(f"{name} is one of {allowed}, not {getattr(self, name)!r}")
         sizes = {"buffer_size": buffer_size, "batch_size": batch_size, "n_epochs": n_epochs}
@@ -444,8 +444,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self._records = {"rollout/experience_age": self.version - float(versions.mean())}
         rollout = self._rollout_class.from_trajectories(trajectories, self.device)
         performed = self.policy.environment_actions(rollout.actions.cpu().numpy())
-        columns = np.hstack([performed.continuous, performed.discrete])
-        rollout.environment_actions = torch.from_numpy(columns).to(rollout.actions)
+        actions = np.hstack([performed.continuous, performed.discrete])
+        rollout.environment_actions = torch.from_numpy(actions).to(rollout.actions)
         for signal in self._signals():
             signal.update_normalization(rollout.observations)
         # Observation statistics stay the same from the decision to the end of the update, so that the first ratio is 1.
@@ -512,7 +512,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         policy, ends = self.policy, torch.arange(len(rollout.lengths), device=self.device)
         values = [policy.critic_values(batch.inputs(policy.body), batch.memory) for batch in rollout.in_order(CHUNK)]
         following = [
-            policy.state_values([column[part] for column in rollout.end_observations], rollout.end_memory[part])
+            policy.state_values([array[part] for array in rollout.end_observations], rollout.end_memory[part])
             for part in torch.split(ends, CHUNK)
         ]
         return torch.cat(values), torch.cat(following)

@@ -101,18 +101,18 @@ class ReplayBuffer:
         count = max(size // self.sequence_length, 1)
         chosen = np.random.randint(self._filled, size=count)  # noqa: NPY002
         drawn = {name: torch.from_numpy(array.take(chosen, axis=0)) for name, array in self._arrays.items()}
-        columns = {name: array.to(device) for name, array in drawn.items()}
+        tensors = {name: tensor.to(device) for name, tensor in drawn.items()}
         valid = None
         if self.sequence_length > 1:
             inside = np.arange(self.sequence_length) < self._length[chosen, np.newaxis]
             valid = None if inside.all() else torch.from_numpy(inside.reshape(-1)).to(device)
-        return ReplayBatch(columns, self._sensors, valid)
+        return ReplayBatch(tensors, self._sensors, valid)
 
     def save(self, file: BinaryIO) -> None:
         """Write all sequences as an `.npz` file."""
-        columns = {name: column[: self._filled] for name, column in self._arrays.items()}
+        arrays = {name: array[: self._filled] for name, array in self._arrays.items()}
         state = (self._length[: self._filled], self._position, self.seen, self.sequence_length)
-        np.savez(file, **columns, **dict(zip(_STATE, state, strict=True)))  # type: ignore[arg-type]
+        np.savez(file, **arrays, **dict(zip(_STATE, state, strict=True)))  # type: ignore[arg-type]
 
     def load(self, file: BinaryIO) -> dict[str, tuple[int, ...]]:
         """Load what `save` wrote; if the sequences exceed the capacity, the latest ones.
@@ -121,13 +121,13 @@ class ReplayBuffer:
         :raises ValueError: If the file does not contain such sequences.
         """
         with np.load(file, allow_pickle=False) as saved:
-            columns = {name: saved[name] for name in saved.files}
-        if not set(_STATE) <= columns.keys():
+            arrays = {name: saved[name] for name in saved.files}
+        if not set(_STATE) <= arrays.keys():
             raise ValueError("it is no replay buffer")
-        length, position, seen, sequence_length = (columns.pop(name) for name in _STATE)
-        if columns and (sequence_length != self.sequence_length or columns["memory"].shape[1] != self.memory_size):
+        length, position, seen, sequence_length = (arrays.pop(name) for name in _STATE)
+        if arrays and (sequence_length != self.sequence_length or arrays["memory"].shape[1] != self.memory_size):
             raise ValueError(
-                f"its sequences are {sequence_length} decisions long with {columns['memory'].shape[1]} numbers of "
+                f"its sequences are {sequence_length} decisions long with {arrays['memory'].shape[1]} numbers of "
                 f"memory, those of this model {self.sequence_length} with {self.memory_size}"
             )
         count = len(length)
@@ -143,12 +143,12 @@ class ReplayBuffer:
         self._length[: self._filled] = length[order]
         self._decisions, self.seen = int(self._length.sum()), int(seen)
         self._arrays = {}
-        for name, column in columns.items():
-            mine = self._empty(name, (self.capacity, *column.shape[1:]), column.dtype)
-            mine[: self._filled] = column[order]
+        for name, array in arrays.items():
+            mine = self._empty(name, (self.capacity, *array.shape[1:]), array.dtype)
+            mine[: self._filled] = array[order]
             self._arrays[name] = mine
-        self._sensors = sum(name.startswith("observation_") for name in columns)
-        return {name: column.shape[1 if name == "memory" else 2 :] for name, column in columns.items()}
+        self._sensors = sum(name.startswith("observation_") for name in arrays)
+        return {name: array.shape[1 if name == "memory" else 2 :] for name, array in arrays.items()}
 
 
 class ReplayBatch:
@@ -162,24 +162,24 @@ class ReplayBatch:
     next_inputs: Inputs
     state_inputs: Inputs
 
-    def __init__(self, columns: dict[str, torch.Tensor], sensors: int, valid: torch.Tensor | None) -> None:
-        self._columns, self.valid = columns, valid
-        self._observations = [columns[f"observation_{index}"] for index in range(sensors)]
-        self.length = columns["reward"].shape[1]
+    def __init__(self, tensors: dict[str, torch.Tensor], sensors: int, valid: torch.Tensor | None) -> None:
+        self._tensors, self.valid = tensors, valid
+        self._observations = [tensors[f"observation_{index}"] for index in range(sensors)]
+        self.length = tensors["reward"].shape[1]
 
     def __len__(self) -> int:
-        return self._columns["reward"].numel()
+        return self._tensors["reward"].numel()
 
     @property
     def sequences(self) -> int:
         """Number of sequences."""
-        return len(self._columns["reward"])
+        return len(self._tensors["reward"])
 
     def part(self, sequences: slice) -> ReplayBatch:
         """Return some of the sequences of this batch."""
-        columns = {name: column[sequences] for name, column in self._columns.items()}
+        tensors = {name: tensor[sequences] for name, tensor in self._tensors.items()}
         rows = slice(sequences.start * self.length, sequences.stop * self.length)
-        return ReplayBatch(columns, len(self._observations), None if self.valid is None else self.valid[rows])
+        return ReplayBatch(tensors, len(self._observations), None if self.valid is None else self.valid[rows])
 
     @property
     def count(self) -> int | torch.Tensor:
@@ -209,17 +209,17 @@ class ReplayBatch:
     @cached_property
     def observations(self) -> list[torch.Tensor]:
         """Observations, one (m, *shape) per sensor."""
-        return [self._decided(column) for column in self._observations]
+        return [self._decided(tensor) for tensor in self._observations]
 
     @cached_property
     def next_observations(self) -> list[torch.Tensor]:
         """Next observations of the same agents, one (m, *shape) per sensor; at an episode's end, the last state."""
-        return [self._next(column) for column in self._observations]
+        return [self._next(tensor) for tensor in self._observations]
 
     @property
     def states(self) -> list[torch.Tensor]:
         """All states, one (sequences · (length + 1), *shape) per sensor."""
-        return [column.flatten(0, 1) for column in self._observations]
+        return [tensor.flatten(0, 1) for tensor in self._observations]
 
     def prepare(self, encoding: Encoding) -> None:
         """Set `inputs`, `next_inputs` and `state_inputs`: of the decisions, of the next states and of all states.
@@ -228,19 +228,19 @@ class ReplayBatch:
         """
         self.state_inputs = Inputs(as_floats(encoding.prepare(self.states)))
         shape = (self.sequences, self.length + 1)
-        arrays = [array.view(*shape, *array.shape[1:]) for array in self.state_inputs]
-        self.inputs = Inputs(map(self._decided, arrays))
-        self.next_inputs = Inputs(map(self._next, arrays))
+        tensors = [tensor.view(*shape, *tensor.shape[1:]) for tensor in self.state_inputs]
+        self.inputs = Inputs(map(self._decided, tensors))
+        self.next_inputs = Inputs(map(self._next, tensors))
 
     @property
     def memory(self) -> torch.Tensor:
         """Recurrent states (sequences, memory size), before the first decision of each sequence."""
-        return self._columns["memory"]
+        return self._tensors["memory"]
 
     @cached_property
     def actions(self) -> torch.Tensor:
         """Actions (m, dimensions), in the scale of the network."""
-        return self._columns["action"].flatten(0, 1)
+        return self._tensors["action"].flatten(0, 1)
 
     @property
     def environment_actions(self) -> torch.Tensor:
@@ -250,24 +250,24 @@ class ReplayBatch:
     @property
     def action_masks(self) -> torch.Tensor:
         """Action masks, bool (m, sum of branches)."""
-        return self._decided(self._columns["mask"])
+        return self._decided(self._tensors["mask"])
 
     @property
     def next_action_masks(self) -> torch.Tensor:
         """Action masks of the next observations, bool (m, sum of branches)."""
-        return self._next(self._columns["mask"])
+        return self._next(self._tensors["mask"])
 
     @property
     def rewards(self) -> torch.Tensor:
         """Individual rewards (m,)."""
-        return self._columns["reward"].flatten()
+        return self._tensors["reward"].flatten()
 
     @property
     def group_rewards(self) -> torch.Tensor:
         """Group rewards (m,)."""
-        return self._columns["group_reward"].flatten()
+        return self._tensors["group_reward"].flatten()
 
     @property
     def terminated(self) -> torch.Tensor:
         """Whether the episode terminated after each decision, bool (m,)."""
-        return self._columns["terminated"].flatten()
+        return self._tensors["terminated"].flatten()

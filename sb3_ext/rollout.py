@@ -80,17 +80,17 @@ class Rollout:
 
     def __init__(
         self,
-        columns: dict[str, torch.Tensor],
+        tensors: dict[str, torch.Tensor],
         lengths: Array,
         end_observations: list[torch.Tensor],
         end_memory: torch.Tensor,
         terminated: Array,
     ) -> None:
-        self.observations = [columns[f"observation_{index}"] for index in range(len(end_observations))]
-        self.actions, self.log_probs = columns["action"], columns["log_prob"]
+        self.observations = [tensors[f"observation_{index}"] for index in range(len(end_observations))]
+        self.actions, self.log_probs = tensors["action"], tensors["log_prob"]
         self.environment_actions = self.actions
-        self.action_masks, self.memory = columns["mask"], columns["memory"]
-        self.rewards, self.group_rewards = columns["reward"], columns["group_reward"]
+        self.action_masks, self.memory = tensors["mask"], tensors["memory"]
+        self.rewards, self.group_rewards = tensors["reward"], tensors["group_reward"]
         self.lengths, self.terminated, self.is_over = lengths, terminated, terminated
         self.end_observations, self.end_memory = end_observations, end_memory
         self.inputs = Inputs()  # set by `prepare`
@@ -349,10 +349,10 @@ class Batch:
         last = self.rollout.is_last[self.index]
         trajectory = self.rollout.trajectory[self.index[last]]
         following = torch.clamp(self.index + 1, max=len(self.rollout) - 1)
-        columns = [column.index_select(0, following) for column in self.rollout.observations]
-        for column, ends in zip(columns, self.rollout.end_observations, strict=True):
-            column[last] = ends[trajectory]
-        return columns
+        tensors = [tensor.index_select(0, following) for tensor in self.rollout.observations]
+        for tensor, ends in zip(tensors, self.rollout.end_observations, strict=True):
+            tensor[last] = ends[trajectory]
+        return tensors
 
     @cached_property
     def terminated(self) -> torch.Tensor:

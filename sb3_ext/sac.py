@@ -20,7 +20,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from sb3_ext.agents import AgentTableLike
 from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, checked_signals, schedule
 from sb3_ext.collector import Collection
-from sb3_ext.distributions import SquashedActions, joined
+from sb3_ext.distributions import SquashedActions, concatenate
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.imitation import BehavioralCloning, checked_cloning
@@ -406,10 +406,10 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     def _update_normalization(self, unseen: list[list[Array]]) -> None:
         """Add observations, one list of arrays per call of `add`, to the running statistics."""
         if unseen:
-            columns = self.policy.tensors([np.concatenate(parts) for parts in zip(*unseen, strict=True)])
-            self.policy.body.update_normalization(columns)
+            sensors = self.policy.tensors([np.concatenate(parts) for parts in zip(*unseen, strict=True)])
+            self.policy.body.update_normalization(sensors)
             for signal in self._signals():
-                signal.update_normalization(columns)
+                signal.update_normalization(sensors)
 
     def _update(self, minibatch: ReplayBatch) -> dict[str, torch.Tensor]:
         """Make one gradient step by the equations of the class, all with the weights before the step.
@@ -534,7 +534,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             log_probs.append(expected.new_zeros(shape).index_add_(1, self._branch, expected))
             allowed = expected.new_zeros(shape).index_add_(1, self._branch, masks.to(expected.dtype))
             targets.append(_DISCRETE_TARGET * allowed.log())
-        return joined(log_probs), joined(targets)
+        return concatenate(log_probs), concatenate(targets)
 
     def _record(self, means: dict[str, Any]) -> None:
         """Log the mean values of the updates."""
@@ -625,9 +625,9 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         except Exception as error:  # NumPy raises various errors for other files; loading executes no code
             raise UnityGymError(f"{path} cannot be used as a replay buffer: {error}") from error
         spec = self.policy.adapter.spec
-        columns = spec.action_spec.continuous_size + spec.action_spec.discrete_size
+        action_size = spec.action_spec.continuous_size + spec.action_spec.discrete_size
         mine = {f"observation_{index}": sensor.shape for index, sensor in enumerate(spec.observation_specs)}
-        mine |= {"action": (columns,), "mask": (sum(spec.action_spec.discrete_branches),)}
+        mine |= {"action": (action_size,), "mask": (sum(spec.action_spec.discrete_branches),)}
         theirs = {name: shape for name, shape in shapes.items() if name in mine or name.startswith("observation_")}
         if theirs and mine != theirs:
             raise UnityGymError(f"{path} is of another behavior. This model sees {mine}, the file holds {theirs}")

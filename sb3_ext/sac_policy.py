@@ -36,7 +36,7 @@ class UnitySACPolicy(AgentPolicy):
     :param observation_space: Observation space of one agent.
     :param action_space: Action space of one agent.
     :param lr_schedule: Learning rate as a function of the remaining progress (1 → 0).
-    :param columns: Adapter between the spaces and the arrays of the networks; by default derived from the spaces.
+    :param adapter: Adapter between the spaces and the arrays of the networks; by default derived from the spaces.
     :param value_heads: Names of the reward signals.
     :param init_entcoef: Initial value of the entropy coefficients, at least 0.
     :param optimizer_class: Class of the optimizer, one for actor, critics and entropy coefficients.

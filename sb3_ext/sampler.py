@@ -16,7 +16,7 @@ import numpy as np
 
 from sb3_ext.collector import Collector
 from sb3_ext.curriculum import ParameterValue, send_parameter
-from sb3_ext.experience import Trajectories, joined
+from sb3_ext.experience import Trajectories, concatenate
 from sb3_ext.restarts import RestartPolicy
 from sb3_ext.self_play import Match, Matchmaker, SelfPlay, number_and_name
 from unity_gym.errors import PlayerError
@@ -127,7 +127,7 @@ class EpisodeStatistics:
     def pop(self) -> dict[str, Array] | None:
         """Return the finished episodes since the last call; None if there are none."""
         finished, self._finished = self._finished, []
-        return joined(finished) if finished else None
+        return concatenate(finished) if finished else None
 
     def start_lesson(self, alive: Array) -> None:
         """Note that lessons have changed: running episodes of rows in `alive`, bool (rows,), do not count for them."""
@@ -300,7 +300,7 @@ class Sampler:
 
     def peek(self, behavior: str) -> Trajectories | None:
         """Return the collected decisions of a behavior with an outcome, without removing them."""
-        return self._joined([collector.peek() for collector in self._collectors(behavior)])
+        return self._concatenate([collector.peek() for collector in self._collectors(behavior)])
 
     def _collectors(self, name: str) -> list[Collector]:
         """Return the collectors of a behavior: of its learning team, and of teams that train together with it."""
@@ -309,7 +309,7 @@ class Sampler:
         return [first, *(collector for collector in others if collector is not first)]
 
     @staticmethod
-    def _joined(parts: Sequence[Trajectories | None]) -> Trajectories | None:
+    def _concatenate(parts: Sequence[Trajectories | None]) -> Trajectories | None:
         """Join the trajectories of the teams of a behavior, with distinct rows."""
         found: list[Trajectories] = []
         for number, part in enumerate(parts):
@@ -345,14 +345,14 @@ class Sampler:
             if due or is_over or samples.appeared or (ended and request.until_episode):
                 break
         for name in due:
-            collected = self._joined([collector.take() for collector in self._collectors(name)])
+            collected = self._concatenate([collector.take() for collector in self._collectors(name)])
             if collected is not None:
                 samples.trajectories[name] = collected
         for name, behavior in self._behaviors.items():
             if (episodes := behavior.episodes.pop()) is not None:
                 plain = plain_name(name)
                 before = [samples.episodes[plain]] if plain in samples.episodes else []
-                samples.episodes[plain] = joined([*before, episodes])
+                samples.episodes[plain] = concatenate([*before, episodes])
         samples.matches = self._matchmaker.pop_matches()
         return samples
 
@@ -381,7 +381,7 @@ class Sampler:
                 self._finished.add(name)
                 samples.finished.add(name)
                 rests = [collector.take(everything=True) for collector in self._collectors(name)]
-                if (rest := self._joined(rests)) is not None:
+                if (rest := self._concatenate(rests)) is not None:
                     samples.trajectories[name] = rest
         return waits
 

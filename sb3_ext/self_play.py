@@ -421,7 +421,7 @@ class Matchmaker:
             # A model file samples by itself.
             options = {"generator": self.generator} if isinstance(player, AgentPolicy) else {}
             chosen, team.memory[mine, :size] = player.select_actions(
-                [column[mine] for column in table.observations],
+                [array[mine] for array in table.observations],
                 table.action_mask[mine],
                 team.memory[mine, :size],
                 team.deterministic,

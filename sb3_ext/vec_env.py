@@ -106,7 +106,7 @@ class UnityVecEnv(VecEnv):
             raise
         self._waits_for_all = wait_for == "all"
         self._has_warned = False
-        self._untouched = True  # no step since the reset above
+        self._is_at_start = True  # no step since the reset above
         self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
         self._started = time.monotonic()
         self._actions: ActionTuple = self._table.spec.action_spec.empty_action(n)
@@ -123,16 +123,16 @@ class UnityVecEnv(VecEnv):
             self._parameters |= options
         if seed is not None:
             self._seed_of_reset = seed
-        if seed is not None or options or not self._untouched:
+        if seed is not None or options or not self._is_at_start:
             self._pool.reset(seed)
             self._pool.require_rows(self.behavior, self.num_envs)
-        self._untouched = False
+        self._is_at_start = False
         self._returns.fill(0)
         self._lengths.fill(0)
         self._reset_seeds()
         self._reset_options()
         self.reset_infos = self._new_infos()
-        self._tell_stats(self.reset_infos)
+        self._add_stats(self.reset_infos)
         return self._layout.select(self._table.observations)  # type: ignore[no-any-return]
 
     def step_async(self, actions: np.ndarray) -> None:
@@ -182,7 +182,7 @@ class UnityVecEnv(VecEnv):
         self, advance: Callable[[Mapping[str, ActionTuple]], None], actions: ActionTuple
     ) -> tuple[Array, Array, list[dict[str, Any]]]:
         table = self._table
-        self._untouched = False
+        self._is_at_start = False
         acting = table.requests_decision.copy()
         advance({self.behavior: actions})
         self._pool.require_rows(self.behavior, self.num_envs)
@@ -192,11 +192,11 @@ class UnityVecEnv(VecEnv):
         self._lengths += acting
         infos = self._new_infos()
         if dones.any():
-            self._tell_ends(infos, np.flatnonzero(dones))
-        self._tell_stats(infos)
+            self._add_final_infos(infos, np.flatnonzero(dones))
+        self._add_stats(infos)
         return rewards, dones, infos
 
-    def _tell_stats(self, infos: list[dict[str, Any]]) -> None:
+    def _add_stats(self, infos: list[dict[str, Any]]) -> None:
         if stats := self._pool.pop_stats():
             infos[0]["stats"] = stats
 
@@ -217,7 +217,7 @@ class UnityVecEnv(VecEnv):
                 stacklevel=3,
             )
 
-    def _tell_ends(self, infos: list[dict[str, Any]], rows: Array) -> None:
+    def _add_final_infos(self, infos: list[dict[str, Any]], rows: Array) -> None:
         """Fill the infos of the rows whose episode ended."""
         table = self._table
         final = self._layout.select(table.final_observations, rows)

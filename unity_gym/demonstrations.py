@@ -119,7 +119,7 @@ class Demonstration:
     @cached_property
     def observations(self) -> list[Array]:
         """The agent's observations when it acted."""
-        return [_take(column, self.rows) for column in self.record_observations]
+        return [_take(array, self.rows) for array in self.record_observations]
 
     @cached_property
     def next_observations(self) -> list[Array]:
@@ -127,7 +127,7 @@ class Demonstration:
 
         Where the file does not contain an episode's last observation, this is the one before it.
         """
-        return [_take(column, self.next_rows) for column in self.record_observations]
+        return [_take(array, self.next_rows) for array in self.record_observations]
 
     @property
     def episode_starts(self) -> Array:
@@ -197,10 +197,10 @@ def fit(demonstration: Demonstration, spec: BehaviorSpec) -> Demonstration:
     if not is_concatenated or others != rest or demonstration.spec.action_spec != spec.action_spec:
         _require_equal(demonstration.spec, spec, f"the demonstration {demonstration.headers[0].path}", "the behavior")
         return demonstration
-    columns = demonstration.record_observations
-    numbers = np.concatenate([columns[i] for i in vectors], axis=1)
+    arrays = demonstration.record_observations
+    numbers = np.concatenate([arrays[i] for i in vectors], axis=1)
     split = iter(np.split(numbers, np.cumsum(sizes[1])[:-1], axis=1))
-    images = iter([column for column, sensor in zip(columns, recorded, strict=True) if len(sensor.shape) != 1])
+    images = iter([array for array, sensor in zip(arrays, recorded, strict=True) if len(sensor.shape) != 1])
     fitted = [next(split) if len(sensor.shape) == 1 else next(images) for sensor in wanted]
     return replace(
         demonstration, spec=demonstration.spec._replace(observation_specs=wanted), record_observations=fitted
@@ -364,14 +364,14 @@ def save(demonstration: Demonstration, path: str | Path) -> None:
 
     :raises DemonstrationError: If the path has another suffix, its folder does not exist, or the file exists.
     """
-    columns = demonstration.record_observations
-    images = [column.dtype.name for column in columns if column.ndim == 4]
+    arrays = demonstration.record_observations
+    images = [array.dtype.name for array in arrays if array.ndim == 4]
     with DemonstrationWriter(path, demonstration.behavior_name, demonstration.spec, *images[:1]) as writer:
         for first, after in demonstration.episodes.tolist():
             rewards = (0.0, 0.0)
             for row in range(first, after):
                 writer.add(
-                    [column[demonstration.rows[row]] for column in columns],
+                    [array[demonstration.rows[row]] for array in arrays],
                     ActionTuple(demonstration.actions.continuous[[row]], demonstration.actions.discrete[[row]]),
                     reward=rewards[0],
                     group_reward=rewards[1],
@@ -380,7 +380,7 @@ def save(demonstration: Demonstration, path: str | Path) -> None:
                 rewards = float(demonstration.rewards[row]), float(demonstration.group_rewards[row])
             terminated = bool(demonstration.terminated[after - 1])
             writer.add(
-                [column[demonstration.next_rows[after - 1]] for column in columns],
+                [array[demonstration.next_rows[after - 1]] for array in arrays],
                 reward=rewards[0],
                 group_reward=rewards[1],
                 terminated=terminated,
@@ -446,15 +446,15 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
         else:
             self._seen = seen
 
-    def _look(self, columns: Sequence[Array]) -> dict[str, Any]:
+    def _look(self, arrays: Sequence[Array]) -> dict[str, Any]:
         """Return a copy of the agent's observations and action mask."""
         table = self._agent.table
         mask = table.action_mask[0].copy() if table.action_mask.shape[1] else None
-        return {"observations": [column[0].copy() for column in columns], "action_mask": mask}
+        return {"observations": [array[0].copy() for array in arrays], "action_mask": mask}
 
     def _add(self, **record: Any) -> None:
         if self._writer is None:
-            images = [column.dtype.name for column in self._agent.table.observations if column.ndim == 4]
+            images = [array.dtype.name for array in self._agent.table.observations if array.ndim == 4]
             self._writer = DemonstrationWriter(
                 self.path, self._agent.behavior_name, self._agent.table.spec, *images[:1]
             )
@@ -542,7 +542,7 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
     episodes: list[list[dict[str, Any]] | None] = [None] * n  # the records of each running episode to be recorded
     rewards = np.zeros((2, n))  # own and of the group, since the row's last decision
     started = ended = 0
-    images = [column.dtype.name for column in table.observations if column.ndim == 4]
+    images = [array.dtype.name for array in table.observations if array.ndim == 4]
     with DemonstrationWriter(path, agents.behavior, spec, *images[:1]) as writer:
         if not is_gymnasiums and seed is not None:
             env.seed(seed)
@@ -552,7 +552,7 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
             acting = table.alive & table.requests_decision
             masks = table.action_mask.copy() if table.action_mask.shape[1] else None
             action = choose(observation, masks)
-            columns = action_tuple(spec.action_spec, action, n)
+            taken = action_tuple(spec.action_spec, action, n)
             for row in np.flatnonzero(acting).tolist():
                 if starts[row]:
                     episodes[row] = [] if started < n_episodes else None
@@ -560,8 +560,8 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
                 if (records := episodes[row]) is not None:
                     records.append(
                         {
-                            "observations": [column[row].copy() for column in table.observations],
-                            "action": ActionTuple(columns.continuous[[row]], columns.discrete[[row]]),
+                            "observations": [array[row].copy() for array in table.observations],
+                            "action": ActionTuple(taken.continuous[[row]], taken.discrete[[row]]),
                             "action_mask": None if masks is None else masks[row],
                             "reward": rewards[0, row],
                             "group_reward": rewards[1, row],
@@ -577,7 +577,7 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
                     for one in records:
                         writer.add(**one)
                     writer.add(
-                        [column[row] for column in table.final_observations],
+                        [array[row] for array in table.final_observations],
                         reward=rewards[0, row],
                         group_reward=rewards[1, row],
                         terminated=bool(table.terminated[row]),
@@ -648,7 +648,7 @@ class _Reader:
         if action_record == "auto":
             is_aligned = parameters.recorder == _RECORDER or not pairs[-1].action_info.ByteSize()
             action_record = "same" if is_aligned else "next"
-        return self._columns(
+        return self._demonstration(
             header, parameters, pairs, offsets, visual_dtype, uncompressed_layout, action_record, done_record
         )
 
@@ -693,7 +693,7 @@ class _Reader:
             "came, or record it again"
         )
 
-    def _columns(
+    def _demonstration(
         self,
         header: DemonstrationHeader,
         parameters: Any,
@@ -827,7 +827,7 @@ def _choices(packed: list[bytes], branches: int) -> Array:
     return unpack_varints(joined).reshape(len(packed), branches)
 
 
-def _shows_next_episode(columns: Sequence[Array], done: Array) -> bool:
+def _shows_next_episode(arrays: Sequence[Array], done: Array) -> bool:
     """Return whether the records that are done hold the first observation of the next episode.
 
     Then the observations change more from the record before to such a record than from it to the one after. Both
@@ -838,20 +838,20 @@ def _shows_next_episode(columns: Sequence[Array], done: Array) -> bool:
     if len(at) < _FEWEST_ENDS:
         return False
     before, after, to_first = np.zeros((3, len(at)))
-    for column in columns:
-        here = column[at].astype(np.float32)
-        axes, size = tuple(range(1, column.ndim)), max(1, math.prod(column.shape[1:]))
-        for changes, other in ((before, column[at - 1]), (after, column[at + 1]), (to_first, column[:1])):
+    for array in arrays:
+        here = array[at].astype(np.float32)
+        axes, size = tuple(range(1, array.ndim)), max(1, math.prod(array.shape[1:]))
+        for changes, other in ((before, array[at - 1]), (after, array[at + 1]), (to_first, array[:1])):
             changes += np.abs(here - other).sum(axis=axes) / size
     jumps = np.where(np.isclose(before, after), to_first == 0, before > after)
     return bool(jumps.mean() > _MAJORITY)
 
 
-def _take(column: Array, rows: Array) -> Array:
+def _take(array: Array, rows: Array) -> Array:
     """Return these rows of an array; a view where they are consecutive."""
     if len(rows) and (np.diff(rows) == 1).all():
-        return column[rows[0] : rows[-1] + 1]
-    return column[rows]
+        return array[rows[0] : rows[-1] + 1]
+    return array[rows]
 
 
 def _concatenate(parts: list[Demonstration]) -> Demonstration:

@@ -49,8 +49,8 @@ def to_minari(
     """
     minari, buffer = _minari(), _minari().data_collector.EpisodeBuffer
     spec = demonstration.spec
-    columns = demonstration.record_observations
-    images = [column.dtype.name for column in columns if column.ndim == 4]
+    arrays = demonstration.record_observations
+    images = [array.dtype.name for array in arrays if array.ndim == 4]
     layout = ObservationLayout(spec, observations, *images[:1])
     actions = _in_space(spec.action_spec, demonstration.actions)
     buffers = []
@@ -67,7 +67,7 @@ def to_minari(
         buffers.append(
             buffer(
                 id=number,
-                observations=layout.select(columns, records),
+                observations=layout.select(arrays, records),
                 actions={key: part[steps] for key, part in actions.items()}
                 if isinstance(actions, dict)
                 else actions[steps],
@@ -135,7 +135,7 @@ def from_minari(dataset: Any, spec: BehaviorSpec | None = None, behavior_name: s
             DemonstrationHeader(Path(name), name, len(record_done), len(episodes), float(total.sum() / len(episodes))),
         ),
         record_observations=[
-            _column(np.concatenate([_at(episode.observations, path) for episode in episodes]), box)
+            _sensor_array(np.concatenate([_at(episode.observations, path) for episode in episodes]), box)
             for path, box in boxes
         ],
         record_rewards=record_rewards,
@@ -174,8 +174,8 @@ def _in_space(spec: ActionSpec, actions: ActionTuple) -> Any:
 
 
 def _acted(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
-    columns = action_tuple(spec, actions, n)
-    return ActionTuple(columns.continuous.astype(np.float32), columns.discrete.astype(np.int32))
+    converted = action_tuple(spec, actions, n)
+    return ActionTuple(converted.continuous.astype(np.float32), converted.discrete.astype(np.int32))
 
 
 def _joined(parts: list[ActionTuple]) -> ActionTuple:
@@ -210,10 +210,10 @@ def _is_channels_last(box: gym.spaces.Box) -> bool:
     return len(box.shape) == 3 and box.shape[-1] in (1, 3, 4) and box.shape[0] not in (1, 3, 4)
 
 
-def _column(values: Array, box: gym.spaces.Box) -> Array:
+def _sensor_array(values: Array, box: gym.spaces.Box) -> Array:
     """Return the observations of one sensor, uint8 or float32, with images as C×H×W."""
-    column = values if values.dtype == np.uint8 and values.ndim == 4 else values.astype(np.float32)
-    return np.ascontiguousarray(column.transpose(0, 3, 1, 2)) if _is_channels_last(box) else column
+    array = values if values.dtype == np.uint8 and values.ndim == 4 else values.astype(np.float32)
+    return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if _is_channels_last(box) else array
 
 
 def _sensor(box: gym.spaces.Box, path: tuple[Any, ...]) -> ObservationSpec:

@@ -647,9 +647,9 @@ def _blank_cameras(player: UnityEnvironment) -> list[str]:
     """Return the visual sensors that show every agent one uniform color, as cameras do in a player without graphics."""
     blank = []
     for name, spec in player.behavior_specs.items():
-        columns = player.get_steps(name)[0].obs
-        for sensor, column in zip(spec.observation_specs, columns, strict=True):
-            if sensor.is_visual and not np.ptp(column, axis=(2, 3)).any():
+        arrays = player.get_steps(name)[0].obs
+        for sensor, array in zip(spec.observation_specs, arrays, strict=True):
+            if sensor.is_visual and not np.ptp(array, axis=(2, 3)).any():
                 blank.append(f"{name}: {sensor.name}")
     return blank
 

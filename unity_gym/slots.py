@@ -101,8 +101,8 @@ class AgentTable:
         """Reset the rewards and episode ends of the last step, and store no others until the next step starts."""
         rows = self._rows_of(player)
         outcomes = (self.reward, self.group_reward, self.terminated, self.truncated, self.group_ended)
-        for column in (*outcomes, self._running):
-            column[rows] = 0
+        for array in (*outcomes, self._running):
+            array[rows] = 0
 
     def _rows_of(self, player: int | None) -> Array | slice:
         return slice(None) if player is None else np.flatnonzero(self.player == player)
@@ -130,7 +130,7 @@ class AgentTable:
     def truncate_episodes(self, player: int = 0) -> None:
         """Truncate the running episodes of a player to which RESET was sent, as it reports no episode ends for them."""
         rows = np.flatnonzero(self.alive & (self.player == player))
-        self._close_episodes(rows, [column[rows] for column in self.observations], np.ones(len(rows), bool))
+        self._close_episodes(rows, [array[rows] for array in self.observations], np.ones(len(rows), bool))
 
     def forget_agents(self, player: int) -> None:
         """Free the rows of a relaunched player, whose ids now belong to other agents; truncate episodes first."""
@@ -140,12 +140,12 @@ class AgentTable:
 
     def restart(self) -> None:
         """Remove all agents, as after a reset with a seed, when ids restart; call `truncate_episodes` first."""
-        for column in self.observations:
-            column.fill(0)
+        for array in self.observations:
+            array.fill(0)
         self.action_mask.fill(True)
         self.group_id.fill(0)
-        for column in (self.agent_id, self.player, self._key):
-            column.fill(-1)
+        for array in (self.agent_id, self.player, self._key):
+            array.fill(-1)
         self._index_keys()
 
     def clear(self) -> None:
@@ -166,20 +166,20 @@ class AgentTable:
             )
         else:
             rows, reward, group_reward = rows[known], terminals.reward[known], terminals.group_reward[known]
-            interrupted, final = terminals.interrupted[known], [column[known] for column in terminals.obs]
+            interrupted, final = terminals.interrupted[known], [array[known] for array in terminals.obs]
         self._add_rewards(rows, reward, group_reward)
         self._close_episodes(rows, final, interrupted)
 
     def _close_episodes(self, rows: Array, final: Sequence[Array], interrupted: Array) -> None:
         first = self._awaits_outcome(rows)
         if not first.all():
-            ended, final, interrupted = rows[first], [column[first] for column in final], interrupted[first]
+            ended, final, interrupted = rows[first], [array[first] for array in final], interrupted[first]
         else:
             ended = rows
         self.terminated[ended] = ~interrupted
         self.truncated[ended] = interrupted
-        for mine, column in zip(self.final_observations, final, strict=True):
-            mine[ended] = column
+        for mine, array in zip(self.final_observations, final, strict=True):
+            mine[ended] = array
         self.alive[rows] = False
         self.requests_decision[rows] = False
         group = self.group
@@ -188,8 +188,8 @@ class AgentTable:
 
     def _decide(self, rows: Rows, decisions: DecisionSteps) -> None:
         self._add_rewards(rows, decisions.reward, decisions.group_reward)
-        for mine, column in zip(self.observations, decisions.obs, strict=True):
-            mine[rows] = column
+        for mine, array in zip(self.observations, decisions.obs, strict=True):
+            mine[rows] = array
         self.group_id[rows] = decisions.group_id
         self.alive[rows] = True
         self.requests_decision[rows] = True
@@ -257,8 +257,8 @@ class AgentTable:
     def _grow(self, count: int) -> Array:
         """Add rows, and return their indices."""
         rows = len(self) + count
-        self.observations = [with_rows(column, rows) for column in self.observations]
-        self.final_observations = [with_rows(column, rows) for column in self.final_observations]
+        self.observations = [with_rows(array, rows) for array in self.observations]
+        self.final_observations = [with_rows(array, rows) for array in self.final_observations]
         outcomes = ("reward", "group_reward", "terminated", "truncated", "group_ended")
         for name in (*outcomes, "requests_decision", "alive", "group_id", "_running", "_ended_at"):
             setattr(self, name, with_rows(getattr(self, name), rows))

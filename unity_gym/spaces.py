@@ -52,21 +52,21 @@ class ObservationLayout:
         """The indices of each entry's sensors, in order."""
         return self._parts
 
-    def select(self, columns: Sequence[Array], rows: Any = slice(None)) -> Any:
+    def select(self, arrays: Sequence[Array], rows: Any = slice(None)) -> Any:
         """Return a copy of the observations of `rows`: an array (rows, …), or a dict of arrays."""
         if self._single:
-            return self._part(next(iter(self._parts.values())), columns, rows)
-        return {key: self._part(indices, columns, rows) for key, indices in self._parts.items()}
+            return self._part(next(iter(self._parts.values())), arrays, rows)
+        return {key: self._part(indices, arrays, rows) for key, indices in self._parts.items()}
 
     def sensor_arrays(self, observations: Any) -> list[Array]:
         """Return one array (rows, *shape) per sensor, from observations as `select` returns them."""
-        columns: dict[int, Array] = {}
+        arrays: dict[int, Array] = {}
         for key, indices in self._parts.items():
             part = observations if self._single else observations[key]
             ends = np.cumsum([self._sizes[index] for index in indices])[:-1]
             parts = np.split(part, ends, axis=-1) if len(indices) > 1 else [part]
-            columns.update(zip(indices, parts, strict=True))
-        return [columns[index] for index in range(len(columns))]
+            arrays.update(zip(indices, parts, strict=True))
+        return [arrays[index] for index in range(len(arrays))]
 
     def select_rows(self, observations: Any, rows: Array) -> Any:
         """Return some rows of observations as `select` returns them."""
@@ -81,10 +81,10 @@ class ObservationLayout:
                 observations[key][rows] = part
 
     @staticmethod
-    def _part(indices: list[int], columns: Sequence[Array], rows: Any) -> Array:
+    def _part(indices: list[int], arrays: Sequence[Array], rows: Any) -> Array:
         if len(indices) == 1:
-            return np.array(columns[indices[0]][rows])
-        return np.concatenate([columns[index][rows] for index in indices], axis=-1)
+            return np.array(arrays[indices[0]][rows])
+        return np.concatenate([arrays[index][rows] for index in indices], axis=-1)
 
 
 def require_form(observations: str) -> None:
@@ -101,9 +101,9 @@ def split_rows(observations: Any) -> Iterable[Any]:
     return records(**observations) if isinstance(observations, dict) else observations
 
 
-def records(**columns: Iterable[Any]) -> Iterable[dict[str, Any]]:
+def records(**arrays: Iterable[Any]) -> Iterable[dict[str, Any]]:
     """Return one dict per row from arrays, without a Python loop over the rows."""
-    return map(dict, map(zip, repeat(tuple(columns)), zip(*columns.values(), strict=True)))
+    return map(dict, map(zip, repeat(tuple(arrays)), zip(*arrays.values(), strict=True)))
 
 
 def _names(sensors: Sequence[ObservationSpec]) -> list[str]:
@@ -164,7 +164,8 @@ def action_tuple(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
     else:
         continuous, discrete = (actions, None) if spec.continuous_size else (None, actions)
     return ActionTuple(
-        _column(continuous, n, spec.continuous_size, "continuous"), _column(discrete, n, spec.discrete_size, "discrete")
+        _action_array(continuous, n, spec.continuous_size, "continuous"),
+        _action_array(discrete, n, spec.discrete_size, "discrete"),
     )
 
 
@@ -178,7 +179,7 @@ def single_action_tuple(spec: ActionSpec, action: Any) -> ActionTuple:
     return action_tuple(spec, np.asarray(action)[np.newaxis], 1)
 
 
-def _column(part: Any, n: int, width: int, kind: str) -> Array:
+def _action_array(part: Any, n: int, width: int, kind: str) -> Array:
     if part is None:
         return np.zeros((n, 0), np.float32 if kind == "continuous" else np.int32)
     array = np.asarray(part)

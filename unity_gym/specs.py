@@ -283,7 +283,7 @@ class DecisionSteps(_Steps, Mapping[int, DecisionStep]):
     def __getitem__(self, agent_id: int) -> DecisionStep:
         row = self._row(agent_id)
         return DecisionStep(
-            [column[row] for column in self.obs],
+            [array[row] for array in self.obs],
             float(self.reward[row]),
             agent_id,
             None if self.action_mask is None else [branch[row] for branch in self.action_mask],
@@ -329,7 +329,7 @@ class TerminalSteps(_Steps, Mapping[int, TerminalStep]):
     def __getitem__(self, agent_id: int) -> TerminalStep:
         row = self._row(agent_id)
         return TerminalStep(
-            [column[row] for column in self.obs],
+            [array[row] for array in self.obs],
             float(self.reward[row]),
             bool(self.interrupted[row]),
             agent_id,
@@ -356,11 +356,11 @@ def joined(steps: Sequence[tuple[DecisionSteps, TerminalSteps]]) -> tuple[Decisi
         return steps[0]
     decisions, terminals = zip(*steps, strict=True)
 
-    def column(parts: Sequence[DecisionSteps] | Sequence[TerminalSteps], name: str) -> Array:
+    def concatenate(parts: Sequence[DecisionSteps] | Sequence[TerminalSteps], name: str) -> Array:
         return np.concatenate([getattr(part, name) for part in parts])
 
     def sensors(parts: Sequence[DecisionSteps] | Sequence[TerminalSteps]) -> list[Array]:
-        return [np.concatenate(columns) for columns in zip(*(part.obs for part in parts), strict=True)]
+        return [np.concatenate(arrays) for arrays in zip(*(part.obs for part in parts), strict=True)]
 
     names = ("agent_id", "reward", "group_id", "group_reward")
     masks = [part.action_mask for part in decisions if part.action_mask is not None]
@@ -368,11 +368,11 @@ def joined(steps: Sequence[tuple[DecisionSteps, TerminalSteps]]) -> tuple[Decisi
         DecisionSteps(
             obs=sensors(decisions),
             action_mask=[np.concatenate(branch) for branch in zip(*masks, strict=True)] if masks else None,
-            **{name: column(decisions, name) for name in names},
+            **{name: concatenate(decisions, name) for name in names},
         ),
         TerminalSteps(
             obs=sensors(terminals),
-            interrupted=column(terminals, "interrupted"),
-            **{name: column(terminals, name) for name in names},
+            interrupted=concatenate(terminals, "interrupted"),
+            **{name: concatenate(terminals, name) for name in names},
         ),
     )

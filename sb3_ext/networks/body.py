@@ -84,7 +84,7 @@ class Inputs(list[torch.Tensor]):
 
 def as_floats(observations: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the observations with images as uint8 in `[0, 255]` scaled to `[0, 1]`."""
-    return [column / 255 if column.dtype == torch.uint8 else column for column in observations]
+    return [tensor / 255 if tensor.dtype == torch.uint8 else tensor for tensor in observations]
 
 
 class Encoding(nn.Module):
@@ -147,15 +147,15 @@ class Encoding(nn.Module):
 
     def _find_goals(self, spec: BehaviorSpec, goals: Sequence[int]) -> list[int]:
         """Return the indices of the encoded features that belong to the goal."""
-        columns: list[int] = []
+        positions: list[int] = []
         start = 0
         for index in self._vectors + self._images:
             sensor = spec.observation_specs[index]
             size = self.settings.hidden_units if sensor.is_visual else sensor.shape[0]
             if index in goals:
-                columns += range(start, start + size)
+                positions += range(start, start + size)
             start += size
-        return columns
+        return positions
 
     def prepare(self, observations: Sequence[torch.Tensor]) -> Inputs:
         """Join and normalize vector observations, once for all networks and minibatches, as no weights are involved.
@@ -203,8 +203,8 @@ class Encoding(nn.Module):
         return [sensors[places.index(index)] for index in range(len(places))]
 
     def _vector(self, observations: Sequence[torch.Tensor]) -> torch.Tensor:
-        columns = [observations[index] for index in self._vectors]
-        return columns[0] if len(columns) == 1 else torch.cat(columns, 1)
+        tensors = [observations[index] for index in self._vectors]
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors, 1)
 
     def update_normalization(self, observations: Sequence[torch.Tensor]) -> None:
         """Add observations, (n, *shape) per sensor, to the running statistics, if any."""
@@ -267,7 +267,7 @@ class NetworkBody(Encoding):
         if extra is not None:
             x = torch.cat([x, extra], 1)
         goal = x[:, self.goals] if self.goal_layer is not None else None
-        if goal is not None and not self._goals_are_images and not any(column.requires_grad for column in observations):
+        if goal is not None and not self._goals_are_images and not any(tensor.requires_grad for tensor in observations):
             goal = goal.detach()  # goal vectors depend on no weights
         x = self.layers(x)
         if self.goal_layer is not None:

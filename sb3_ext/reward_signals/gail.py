@@ -104,7 +104,7 @@ class GAIL(LearnedSignal):
         """Make one gradient step, and return the parts of the loss and the means of D for expert and policy."""
         shown = self._inputs(batch)
         if batch.valid is not None:
-            shown = [column[batch.valid] for column in shown]
+            shown = [array[batch.valid] for array in shown]
         count = len(shown[0])
         expert = self._inputs(self._expert_on(shown[0].device).sample(count))
         logit, mean = self._discriminate([torch.cat(pair) for pair in zip(expert, shown, strict=True)])
@@ -141,7 +141,7 @@ class GAIL(LearnedSignal):
         One float tensor (m, *shape) per sensor, images in `[0, 1]`, and with `use_actions` one of action features and
         termination (m, features + 1).
         """
-        inputs = [column / 255 if column.dtype == torch.uint8 else column for column in batch.observations]
+        inputs = [array / 255 if array.dtype == torch.uint8 else array for array in batch.observations]
         if self.use_actions:
             actions = action_features(batch.environment_actions, self._spec.action_spec)
             inputs.append(torch.cat([actions, batch.terminated.to(actions.dtype).unsqueeze(1)], 1))

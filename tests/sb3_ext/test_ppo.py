@@ -559,7 +559,7 @@ def test_the_first_ratio_of_every_update_is_one() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("ratio", ["column", "action"])
+@pytest.mark.parametrize("ratio", ["dimension", "action"])
 def test_decisions_of_an_older_policy_are_weighted_and_clipped_around_the_present_one(
     ratio: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

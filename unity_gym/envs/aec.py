@@ -27,10 +27,10 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
 
     def __init__(self, **options: Any) -> None:
         EzPickle.__init__(self, **options)
-        self._game = UnityParallelEnv(**{**options, "wait_for": "any"})
-        self.metadata = deepcopy(self._game.metadata)
-        self.render_mode = self._game.render_mode
-        self.possible_agents: list[str] = self._game.possible_agents  # the same list, which may grow
+        self._parallel_env = UnityParallelEnv(**{**options, "wait_for": "any"})
+        self.metadata = deepcopy(self._parallel_env.metadata)
+        self.render_mode = self._parallel_env.render_mode
+        self.possible_agents: list[str] = self._parallel_env.possible_agents  # the same list, which may grow
         self.agents: list[str] = []
         self._turns: list[str] = []  # the agents that request a decision
         self._actions: dict[str, Any] = {}  # of the agents that have had their turn
@@ -38,25 +38,25 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
     @property
     def observation_spaces(self) -> dict[str, gym.Space[Any]]:
         """The observation space of each possible agent."""
-        return self._game.observation_spaces
+        return self._parallel_env.observation_spaces
 
     @property
     def action_spaces(self) -> dict[str, gym.Space[Any]]:
         """The action space of each possible agent."""
-        return self._game.action_spaces
+        return self._parallel_env.action_spaces
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """See `UnityParallelEnv.observation_space`."""
-        return self._game.observation_space(agent)
+        return self._parallel_env.observation_space(agent)
 
     def action_space(self, agent: str) -> gym.Space[Any]:
         """See `UnityParallelEnv.action_space`."""
-        return self._game.action_space(agent)
+        return self._parallel_env.action_space(agent)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Start an episode; see `UnityParallelEnv.reset`."""
-        self._observations, self.infos = self._game.reset(seed, options)
-        self.agents = list(self._game.agents)
+        self._observations, self.infos = self._parallel_env.reset(seed, options)
+        self.agents = list(self._parallel_env.agents)
         self.rewards: dict[str, float] = dict.fromkeys(self.agents, 0.0)
         self._cumulative_rewards: dict[str, float] = dict.fromkeys(self.agents, 0.0)
         self.terminations: dict[str, bool] = dict.fromkeys(self.agents, False)
@@ -65,11 +65,11 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
         self._start_turns()
 
     def _start_turns(self) -> None:
-        self._turns, self._actions = self._game.requesting_agents(), {}
+        self._turns, self._actions = self._parallel_env.requesting_agents(), {}
         if self._turns:
             self.agent_selection = self._turns[0]
-        elif self._game.agents:
-            self.agent_selection = self._game.agents[0]
+        elif self._parallel_env.agents:
+            self.agent_selection = self._parallel_env.agents[0]
 
     def step(self, action: Any) -> None:
         """Take the turn of `agent_selection`; the last turn of an agent that ended takes None.
@@ -95,10 +95,10 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
 
     def _advance(self) -> None:
         """Send all actions, and step the player until an agent requests a decision or none is left."""
-        deadline = time.monotonic() + self._game.timeout_wait
+        deadline = time.monotonic() + self._parallel_env.timeout_wait
         actions = self._actions
         while True:
-            observations, rewards, terminations, truncations, infos = self._game.step(actions)
+            observations, rewards, terminations, truncations, infos = self._parallel_env.step(actions)
             actions = {}
             new = [agent for agent in observations if agent not in self.infos]
             self.agents += new
@@ -110,12 +110,12 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
             self.truncations |= truncations
             for agent, reward in rewards.items():
                 self.rewards[agent] += reward
-            if self._game.requesting_agents() or not self._game.agents:
+            if self._parallel_env.requesting_agents() or not self._parallel_env.agents:
                 return
             if time.monotonic() > deadline:
                 raise PlayerTimeoutError(
-                    f"no agent has requested a decision in {self._game.timeout_wait:g} s, although the player answers: "
-                    "give the agents a Decision Requester, or raise timeout_wait"
+                    f"no agent has requested a decision in {self._parallel_env.timeout_wait:g} s, although the player "
+                    "answers: give the agents a Decision Requester, or raise timeout_wait"
                 )
 
     def observe(self, agent: str) -> Any:
@@ -124,8 +124,8 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
 
     def render(self) -> Array | None:
         """See `UnityParallelEnv.render`."""
-        return self._game.render()
+        return self._parallel_env.render()
 
     def close(self) -> None:
         """Close the player. Can be called any number of times."""
-        self._game.close()
+        self._parallel_env.close()

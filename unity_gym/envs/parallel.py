@@ -26,7 +26,9 @@ from unity_gym.spaces import ObservationLayout, action_space, action_tuple, reco
 from unity_gym.specs import ActionTuple, Array
 
 # observations, rewards, terminations, truncations and infos, by agent
-_Told: TypeAlias = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
+_Results: TypeAlias = tuple[
+    dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]
+]
 
 
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -114,11 +116,11 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         self._observations, self._visual_dtype = observations, settings.visual_dtype
         self._labels: dict[str, str] = {}  # behaviors, without the team, by the prefix of their agents' names
         self._has_teams = False
-        self._casts: dict[str, _Cast] = {}
-        self._cast_of: dict[str, _Cast] = {}
+        self._behaviors: dict[str, _BehaviorAgents] = {}
+        self._behavior_of: dict[str, _BehaviorAgents] = {}
         self._spaces: dict[tuple[str, str], gym.Space[Any]] = {}
         self.render_mode = render_mode
-        self._untouched = True  # no step since the pool's reset
+        self._is_at_start = True  # no step since the pool's reset
         self._can_resume = False
         with ExitStack() as on_error:
             self._window = open_window(render_mode, str(settings.file_name or "Unity"))
@@ -127,22 +129,24 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
             self._pool = PlayerPool(settings, behavior=behavior, areas_to_draw=int(render_mode is not None))
             on_error.callback(self._pool.close)
             self._pool.reset()
-            self._meet_agents()
+            self._add_new_agents()
             if render_mode is not None:
                 self._image()  # raises if there is none
             on_error.pop_all()
 
-    def _meet_agents(self) -> None:
+    def _add_new_agents(self) -> None:
         """Name the rows that were added since the last environment step."""
-        self._has_teams |= len({_team(behavior) for behavior in self._pool.tables}) > 1
-        for behavior, table in self._pool.tables.items():
-            cast = self._casts.get(behavior)
-            if cast is None:
+        self._has_teams |= len({_team(name) for name in self._pool.tables}) > 1
+        for name, table in self._pool.tables.items():
+            behavior = self._behaviors.get(name)
+            if behavior is None:
                 layout = ObservationLayout(table.spec, self._observations, self._visual_dtype)
-                cast = self._casts[behavior] = _Cast(self._agent_name(behavior), table, layout, self._mask_place)
-            if names := cast.grow():
+                behavior = self._behaviors[name] = _BehaviorAgents(
+                    self._agent_name(name), table, layout, self._mask_place
+                )
+            if names := behavior.add_rows():
                 self.possible_agents += names  # in place: PettingZoo's conversion to AEC holds this list
-                self._cast_of.update(zip(names, repeat(cast), strict=False))
+                self._behavior_of.update(zip(names, repeat(behavior), strict=False))
 
     def _agent_name(self, behavior: str) -> str:
         """Return the prefix of the names of a behavior's agents."""
@@ -178,10 +182,10 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         return self._space(agent, "action_space")
 
     def _space(self, agent: str, kind: str) -> gym.Space[Any]:
-        if agent not in self._cast_of:
+        if agent not in self._behavior_of:
             raise InvalidValueError(f"no agent {agent!r}; the possible ones are {self.possible_agents}")
         if (agent, kind) not in self._spaces:
-            self._spaces[agent, kind] = deepcopy(getattr(self._cast_of[agent], kind))
+            self._spaces[agent, kind] = deepcopy(getattr(self._behavior_of[agent], kind))
         return self._spaces[agent, kind]
 
     def reset(
@@ -197,20 +201,20 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         """
         if options:
             self._pool.set_environment_parameters(options)
-        if seed is not None or options or not (self._untouched or self._can_resume):
+        if seed is not None or options or not (self._is_at_start or self._can_resume):
             self._pool.reset(seed)
         elif self._can_resume:
             self._pool.resume()
-        self._untouched = self._can_resume = False
+        self._is_at_start = self._can_resume = False
         self._cycles = 0
-        self._meet_agents()
-        for cast in self._casts.values():
-            cast.start()
-        observations, *_, infos = self._told()
+        self._add_new_agents()
+        for behavior in self._behaviors.values():
+            behavior.start()
+        observations, *_, infos = self._collect_results()
         self._show()
         return observations, infos
 
-    def step(self, actions: Mapping[str, Any]) -> _Told:
+    def step(self, actions: Mapping[str, Any]) -> _Results:
         """Act, and advance as `wait_for` defines.
 
         :param actions: Action of each agent in `agents`; agents that request no decision need none.
@@ -225,43 +229,46 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
                 f"step() takes one action for each agent in env.agents; missing are {missing}, not in it are "
                 f"{sorted(actions.keys() - set(self.agents))}"
             )
-        action_tuples = {behavior: cast.action_tuple(actions) for behavior, cast in self._casts.items()}
+        action_tuples = {name: behavior.action_tuple(actions) for name, behavior in self._behaviors.items()}
         if self._waits_for_all:
             self._pool.step(action_tuples, autoreset=False)
         else:
             self._pool.step_once(action_tuples)
-        self._meet_agents()
-        for cast in self._casts.values():
-            cast.advance()
+        self._add_new_agents()
+        for behavior in self._behaviors.values():
+            behavior.advance()
         self._cycles += bool(self.requesting_agents())
-        told = self._told()
+        results = self._collect_results()
         self._show()
-        self._can_resume = not self.agents and all(cast.is_between_episodes() for cast in self._casts.values())
+        self._can_resume = not self.agents and all(
+            behavior.is_between_episodes() for behavior in self._behaviors.values()
+        )
         if self._cycles == self._max_cycles:
-            told[3].update(dict.fromkeys(self.agents, True))
+            results[3].update(dict.fromkeys(self.agents, True))
             self.agents = []
-        return told
+        return results
 
     def requesting_agents(self) -> list[str]:
         """Return the agents that request a decision now; with `wait_for="all"` those in `agents`."""
-        return list(chain.from_iterable(cast.requesting() for cast in self._casts.values()))
+        return list(chain.from_iterable(behavior.requesting_agents() for behavior in self._behaviors.values()))
 
-    def _told(self) -> _Told:
+    def _collect_results(self) -> _Results:
         """Set `agents` and return the values that `step` returns."""
-        self.agents = list(chain.from_iterable(cast.living() for cast in self._casts.values()))
-        names, *columns = (
-            list(chain(*parts)) for parts in zip(*(cast.tell() for cast in self._casts.values()), strict=True)
+        self.agents = list(chain.from_iterable(behavior.active_agents() for behavior in self._behaviors.values()))
+        names, *values = (
+            list(chain(*parts))
+            for parts in zip(*(behavior.collect_results() for behavior in self._behaviors.values()), strict=True)
         )
         observations, rewards, terminations, truncations, infos = (
-            dict(zip(names, column, strict=True)) for column in columns
+            dict(zip(names, value, strict=True)) for value in values
         )
         if stats := self._pool.pop_stats():
             for info in infos.values():
                 info["stats"] = stats
         if not self._waits_for_all:
-            requesting = set(self.requesting_agents())
+            requesting_agents = set(self.requesting_agents())
             for agent, info in infos.items():
-                info["requests_decision"] = agent in requesting
+                info["requests_decision"] = agent in requesting_agents
         return observations, rewards, terminations, truncations, infos
 
     def render(self) -> Array | None:
@@ -274,7 +281,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         return self._image() if self.render_mode == "rgb_array" else None
 
     def _image(self) -> Array:
-        ended = not (self.agents or self._untouched)
+        ended = not (self.agents or self._is_at_start)
         return render_frames(self._pool, next(iter(self._pool.tables.values())), ended)[0]
 
     def _show(self) -> None:
@@ -288,7 +295,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
             self._window.close()
 
 
-class _Cast:
+class _BehaviorAgents:
     """The agents of one behavior under their PettingZoo names, and which of them are active.
 
     :param name: Prefix of the names of its agents.
@@ -300,33 +307,31 @@ class _Cast:
     def __init__(self, name: str, table: AgentTable, layout: ObservationLayout, mask_place: str | None) -> None:
         self._name, self._table, self._layout = name, table, layout
         self._names = np.zeros(0, object)
-        self._acting, self._dead, self._ended, self._running = (np.zeros(0, bool) for _ in range(4))
+        self._is_active, self._has_ended, self._has_just_ended, self._was_alive = (np.zeros(0, bool) for _ in range(4))
         self._rows = np.zeros(0, np.intp)
         actions = table.spec.action_spec
-        self._shows_masks = actions.discrete_size > 0 and mask_place is not None
-        self._observes_masks = self._shows_masks and mask_place == "observation"
+        self._returns_masks = actions.discrete_size > 0 and mask_place is not None
+        self._observes_masks = self._returns_masks and mask_place == "observation"
         self.action_space = _sampling_with_flat_masks(action_space(actions))
         self.observation_space = layout.space
         if self._observes_masks:
             mask = gym.spaces.Box(0, 1, (sum(actions.discrete_branches),), np.int8)
             self.observation_space = gym.spaces.Dict({"observation": layout.space, "action_mask": mask})
 
-    def grow(self) -> list[str]:
+    def add_rows(self) -> list[str]:
         """Follow the table's growth, and return the names of the new rows."""
-        known, rows = len(self._names), len(self._table)
-        if known == rows:
-            return []
-        new = [f"{self._name}_{slot}" for slot in range(known, rows)]
-        self._names = np.concatenate([self._names, np.array(new, object)])
-        for column in ("_acting", "_dead"):
-            setattr(self, column, np.concatenate([getattr(self, column), np.zeros(len(new), bool)]))
+        new = [f"{self._name}_{row}" for row in range(len(self._names), len(self._table))]
+        if new:
+            self._names = np.concatenate([self._names, np.array(new, object)])
+            for name in ("_is_active", "_has_ended"):
+                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(len(new), bool)]))
         return new
 
     def start(self) -> None:
         """Start an episode with the agents that request a decision."""
-        self._acting = self._table.requests_decision.copy()
-        self._ended, self._dead = np.zeros_like(self._acting), np.zeros_like(self._acting)
-        self._rows = np.flatnonzero(self._acting)
+        self._is_active = self._table.requests_decision.copy()
+        self._has_just_ended, self._has_ended = np.zeros_like(self._is_active), np.zeros_like(self._is_active)
+        self._rows = np.flatnonzero(self._is_active)
 
     def advance(self) -> None:
         """Update the active agents after a step.
@@ -334,30 +339,30 @@ class _Cast:
         Agents that ended are inactive until `start`; agents that request their first decision become active.
         """
         table = self._table
-        self._ended = (table.terminated | table.truncated) & self._acting
-        told = self._acting | (table.requests_decision & ~self._dead)
-        self._rows = np.flatnonzero(told)
-        self._dead |= self._ended
-        self._acting = told & ~self._ended
+        self._has_just_ended = (table.terminated | table.truncated) & self._is_active
+        has_results = self._is_active | (table.requests_decision & ~self._has_ended)
+        self._rows = np.flatnonzero(has_results)
+        self._has_ended |= self._has_just_ended
+        self._is_active = has_results & ~self._has_just_ended
 
-    def living(self) -> list[str]:
+    def active_agents(self) -> list[str]:
         """Return the names of the active agents."""
-        names: list[str] = self._names[self._acting].tolist()
+        names: list[str] = self._names[self._is_active].tolist()
         return names
 
-    def requesting(self) -> list[str]:
+    def requesting_agents(self) -> list[str]:
         """Return the names of the active agents that request a decision."""
-        names: list[str] = self._names[self._acting & self._table.requests_decision].tolist()
+        names: list[str] = self._names[self._is_active & self._table.requests_decision].tolist()
         return names
 
     def action_tuple(self, actions: Mapping[str, Any]) -> ActionTuple:
         """Return the actions of all rows: those of the agents that request a decision, zeros for the others."""
-        self._running = self._table.alive.copy()
+        self._was_alive = self._table.alive.copy()
         spec = self._table.spec.action_spec
-        names, rows = self.requesting(), np.flatnonzero(self._acting & self._table.requests_decision)
-        columns = spec.empty_action(len(self._table))
+        names, rows = self.requesting_agents(), np.flatnonzero(self._is_active & self._table.requests_decision)
+        all_actions = spec.empty_action(len(self._table))
         if not names:
-            return columns
+            return all_actions
         chosen = list(map(actions.__getitem__, names))
         try:
             batch = (
@@ -365,26 +370,26 @@ class _Cast:
                 if isinstance(chosen[0], Mapping)
                 else np.array(chosen)
             )
-            acting = action_tuple(spec, batch, len(rows))
+            selected = action_tuple(spec, batch, len(rows))
         except (ValueError, TypeError, KeyError) as error:  # numpy raises all of these if shapes differ
             raise ActionError(f"the actions of {self._name!r} do not fit {self.action_space}: {error}") from error
-        columns.continuous[rows], columns.discrete[rows] = acting.continuous, acting.discrete
-        return columns
+        all_actions.continuous[rows], all_actions.discrete[rows] = selected.continuous, selected.discrete
+        return all_actions
 
-    def tell(self) -> tuple[list[Any], ...]:
+    def collect_results(self) -> tuple[list[Any], ...]:
         """Return the results of the agents that are active or have just ended.
 
         :return: Names, observations, rewards, terminations, truncations and infos.
         """
         table, rows = self._table, self._rows
-        ended = self._ended[rows]
+        ended = self._has_just_ended[rows]
         batch = self._layout.select(table.observations, rows)
         if ended.any():
             final = self._layout.select(table.final_observations, rows[ended])
             self._layout.overwrite(batch, np.flatnonzero(ended), final)
         observations = split_rows(batch)
         info: dict[str, Iterable[Any]] = {}
-        if self._shows_masks:
+        if self._returns_masks:
             info["action_mask"] = mask = (table.action_mask[rows] | ended[:, None]).astype(np.int8)
             if self._observes_masks:
                 observations = records(observation=observations, action_mask=mask)
@@ -401,8 +406,8 @@ class _Cast:
 
     def is_between_episodes(self) -> bool:
         """Return whether the last step ended every episode that was running."""
-        table, known = self._table, len(self._running)
-        return not (self._running & ~(table.terminated | table.truncated)[:known]).any()
+        has_ended = (self._table.terminated | self._table.truncated)[: len(self._was_alive)]
+        return not (self._was_alive & ~has_ended).any()
 
 
 def _team(behavior: str) -> int:

@@ -56,10 +56,10 @@ def render_frames(pool: PlayerPool, table: AgentTable, ended: bool = False) -> t
 
 
 def _camera_image(table: AgentTable, row: int, ended: bool) -> Array:
-    columns = table.final_observations if ended else table.observations
-    for sensor, column in zip(table.spec.observation_specs, columns, strict=True):
+    arrays = table.final_observations if ended else table.observations
+    for sensor, array in zip(table.spec.observation_specs, arrays, strict=True):
         if sensor.is_visual and sensor.shape[0] in (1, 3):
-            image = column[row]
+            image = array[row]
             if image.dtype != np.uint8:
                 image = np.rint(255 * image).astype(np.uint8)
             colored = np.broadcast_to(image, (3, *image.shape[1:]))

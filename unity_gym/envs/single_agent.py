@@ -71,7 +71,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             self._layout = ObservationLayout(spec, observations, settings.visual_dtype)
             self.observation_space = self._layout.space
             self.action_space = action_space(spec.action_spec)
-            self._untouched = True  # no step since the reset above
+            self._is_at_start = True  # no step since the reset above
             self._in_episode = False
             if render_mode is not None:
                 self._image()  # raises if there is none
@@ -99,9 +99,9 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             self._pool.set_environment_parameters(options)
         if seed is not None or options or self._in_episode:
             self._pool.reset(seed)
-        elif not self._untouched:
+        elif not self._is_at_start:
             self._pool.resume()
-        self._untouched, self._in_episode = False, True
+        self._is_at_start, self._in_episode = False, True
         self._show()
         return self._layout.select(self._table.observations, 0), self._info()
 
@@ -170,7 +170,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         return self._image() if self.render_mode == "rgb_array" else None
 
     def _image(self) -> Array:
-        ended = not (self._in_episode or self._untouched)
+        ended = not (self._in_episode or self._is_at_start)
         return render_frames(self._pool, self._table, ended)[0]
 
     def _show(self) -> None:

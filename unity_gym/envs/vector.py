@@ -119,14 +119,15 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             on_error.pop_all()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._untouched = True  # no step since the pool's reset
+        self._is_at_start = True  # no step since the pool's reset
         self._start()
 
     def _start(self) -> None:
         """Reset the state that one step leaves for the next."""
         self._ended = np.zeros(self.num_envs, bool)  # the rows whose episode ended in the last step
-        self._carried, self._carried_of_group = (np.zeros(self.num_envs) for _ in range(2))  # rewards not yet returned
-        self._withholds = False  # the last step returned only the rows whose episode ended
+        self._pending_reward = np.zeros(self.num_envs)  # rewards not yet returned
+        self._pending_group_reward = np.zeros(self.num_envs)
+        self._withholds_results = False  # the last step returned only the rows whose episode ended
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
@@ -147,10 +148,10 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         super().reset(seed=None if seed is None else int(seed))
         if options:
             self._pool.set_environment_parameters(options)
-        if seed is not None or options or not self._untouched:
+        if seed is not None or options or not self._is_at_start:
             self._pool.reset(None if seed is None else int(seed))
             self._pool.require_rows(self._behavior, self.num_envs)
-        self._untouched = False
+        self._is_at_start = False
         self._start()
         self._show()
         return self._layout.select(self._table.observations), self._infos(self._table.group_reward)
@@ -160,105 +161,107 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
 
         :raises ActionError: If the actions do not fit the action space.
         """
-        columns = action_tuple(self._table.spec.action_spec, actions, self.num_envs)
-        outcome = self._step_all(columns) if self._waits_for_all else self._step_any(columns)
+        actions = action_tuple(self._table.spec.action_spec, actions, self.num_envs)
+        outcome = self._step_all(actions) if self._waits_for_all else self._step_any(actions)
         self._show()
         return outcome
 
     def _step_all(self, actions: ActionTuple) -> _Outcome:
         table = self._table
-        acted = np.ones(self.num_envs, bool) if self._same_step else ~self._ended
-        started = ~acted & table.requests_decision  # their first observation has not been returned
-        workers = self._players_to_step(started) if started.any() else None
+        is_acting = np.ones(self.num_envs, bool) if self._same_step else ~self._ended
+        is_restarted = ~is_acting & table.requests_decision  # their first observation has not been returned
+        workers = self._players_to_step(is_restarted) if is_restarted.any() else None
         if workers is not None:
-            started &= np.isin(table.player, workers)
-        first = self._layout.select(table.observations, started) if started.any() else None
-        if not acted.all():
+            is_restarted &= np.isin(table.player, workers)
+        first_observations = self._layout.select(table.observations, is_restarted) if is_restarted.any() else None
+        if not is_acting.all():
             continuous, discrete = (
-                np.where(acted[:, None], part, 0) for part in (actions.continuous, actions.discrete)
+                np.where(is_acting[:, None], part, 0) for part in (actions.continuous, actions.discrete)
             )
             actions = ActionTuple(continuous, discrete)
-        self._untouched = False
+        self._is_at_start = False
         self._pool.step({self._behavior: actions}, autoreset=self._same_step, workers=workers)
         self._pool.require_rows(self._behavior, self.num_envs)
         observations = self._layout.select(table.observations)
-        if first is not None:
-            shown = started & ~(table.terminated | table.truncated)
-            rows = np.flatnonzero(shown)
-            self._layout.overwrite(observations, rows, self._layout.select_rows(first, shown[started]))
+        if first_observations is not None:
+            shows_first = is_restarted & ~(table.terminated | table.truncated)
+            rows = np.flatnonzero(shows_first)
+            self._layout.overwrite(
+                observations, rows, self._layout.select_rows(first_observations, shows_first[is_restarted])
+            )
         else:
-            shown = started
-        own, of_group = self._carried + table.reward, self._carried_of_group + table.group_reward
-        self._carried, self._carried_of_group = own * shown, of_group * shown
-        return self._outcome(observations, own * acted, of_group * acted, acted)
+            shows_first = is_restarted
+        reward, group_reward = self._pending_reward + table.reward, self._pending_group_reward + table.group_reward
+        self._pending_reward, self._pending_group_reward = reward * shows_first, group_reward * shows_first
+        return self._outcome(observations, reward * is_acting, group_reward * is_acting, is_acting)
 
-    def _players_to_step(self, started: Array) -> list[int]:
+    def _players_to_step(self, is_restarted: Array) -> list[int]:
         """Return the players to step: all except those whose only requests are the first of an episode.
 
-        :param started: Rows with such a request, bool (num_envs,).
+        :param is_restarted: Rows with such a request, bool (num_envs,).
         """
         player, requests = self._table.player, self._table.requests_decision
-        waiting = np.setdiff1d(player[started], player[requests & ~started])
+        waiting = np.setdiff1d(player[is_restarted], player[requests & ~is_restarted])
         return [worker for worker in range(len(self._pool.players)) if worker not in waiting]
 
     def _step_any(self, actions: ActionTuple) -> _Outcome:
         table = self._table
-        if self._withholds:
-            self._withholds = False
+        if self._withholds_results:
+            self._withholds_results = False
             others = ~self._ended
             observations = self._layout.select(table.observations)
             none = np.zeros(self.num_envs, bool)
             return self._outcome(observations, table.reward * others, table.group_reward * others, none)
         before = None if self._same_step else self._layout.select(table.observations)
-        self._untouched = False
+        self._is_at_start = False
         self._pool.step_once({self._behavior: actions})
         self._pool.require_rows(self._behavior, self.num_envs)
         ended = table.terminated | table.truncated
-        self._withholds = not self._same_step and bool((ended & table.requests_decision).any())
-        told = ended if self._withholds else np.ones(self.num_envs, bool)
-        observations = before if self._withholds else self._layout.select(table.observations)
-        return self._outcome(observations, table.reward * told, table.group_reward * told, told)
+        self._withholds_results = not self._same_step and bool((ended & table.requests_decision).any())
+        is_reported = ended if self._withholds_results else np.ones(self.num_envs, bool)
+        observations = before if self._withholds_results else self._layout.select(table.observations)
+        return self._outcome(observations, table.reward * is_reported, table.group_reward * is_reported, is_reported)
 
-    def _outcome(self, observations: Any, own: Array, of_group: Array, told: Array) -> _Outcome:
+    def _outcome(self, observations: Any, reward: Array, group_reward: Array, is_reported: Array) -> _Outcome:
         """Return the values that `step` returns.
 
-        :param own: Rewards of the agents.
-        :param of_group: Rewards of their groups.
-        :param told: Rows whose episode ends are returned, bool (num_envs,).
+        :param reward: Rewards of the agents.
+        :param group_reward: Rewards of their groups.
+        :param is_reported: Rows whose episode ends are returned, bool (num_envs,).
         """
         table = self._table
-        terminated, truncated = table.terminated & told, table.truncated & told
+        terminated, truncated = table.terminated & is_reported, table.truncated & is_reported
         self._ended = terminated | truncated
-        infos = self._infos(of_group)
+        infos = self._infos(group_reward)
         if self._ended.any():
             rows = np.flatnonzero(self._ended)
             final = self._layout.select(table.final_observations, rows)
             if self._same_step:
-                self._tell_ends(infos, rows, final)
+                self._add_final_infos(infos, rows, final)
             else:
                 self._layout.overwrite(observations, rows, final)
-        return observations, np.add(own, of_group, dtype=np.float64), terminated, truncated, infos
+        return observations, np.add(reward, group_reward, dtype=np.float64), terminated, truncated, infos
 
     def _infos(self, group_reward: Array) -> dict[str, Any]:
         table = self._table
-        everywhere = np.ones(self.num_envs, bool)
-        infos: dict[str, Any] = {"alive": table.alive.copy(), "_alive": everywhere}
+        all_rows = np.ones(self.num_envs, bool)
+        infos: dict[str, Any] = {"alive": table.alive.copy(), "_alive": all_rows}
         if not self._waits_for_all:
             infos |= {
-                "requests_decision": table.requests_decision & (not self._withholds),
-                "_requests_decision": everywhere.copy(),
+                "requests_decision": table.requests_decision & (not self._withholds_results),
+                "_requests_decision": all_rows.copy(),
             }
         if table.spec.action_spec.discrete_size:
-            infos |= {"action_mask": self.action_masks(), "_action_mask": everywhere.copy()}
-        grouped = table.group_id != 0
-        if grouped.any():
-            infos |= {"group_reward": group_reward.astype(np.float64), "_group_reward": grouped}
+            infos |= {"action_mask": self.action_masks(), "_action_mask": all_rows.copy()}
+        has_group = table.group_id != 0
+        if has_group.any():
+            infos |= {"group_reward": group_reward.astype(np.float64), "_group_reward": has_group}
         if stats := self._pool.pop_stats():
-            columns: dict[str, Array] = {name: np.full(self.num_envs, value) for name, value in stats.items()}
-            infos |= {"stats": columns | {f"_{name}": everywhere.copy() for name in stats}, "_stats": everywhere.copy()}
+            arrays: dict[str, Array] = {name: np.full(self.num_envs, value) for name, value in stats.items()}
+            infos |= {"stats": arrays | {f"_{name}": all_rows.copy() for name in stats}, "_stats": all_rows.copy()}
         return infos
 
-    def _tell_ends(self, infos: dict[str, Any], rows: Array, final: Any) -> None:
+    def _add_final_infos(self, infos: dict[str, Any], rows: Array, final: Any) -> None:
         """Add the SAME_STEP entries for `rows`, whose episodes ended, in the form of Gymnasium's SyncVectorEnv."""
         final_obs = np.full(self.num_envs, None, object)
         final_obs[rows] = np.fromiter(split_rows(final), object, len(rows))
