@@ -1,8 +1,8 @@
 """Checkpoints of `mlagents-learn`: `results/<run-id>/<behavior>/checkpoint.pt` and `<behavior>-<step>.pt`.
 
-Such a file is a dictionary of state dictionaries: `Policy` (the actor), `Optimizer:critic` (the critic of PPO), the
-states of the optimizers and the networks of the reward signals. Unity's networks have the same layers as those of this
-package, with other names and in another order:
+Such a file is a dictionary of state dictionaries: `Policy` (the actor), `Optimizer:critic` (the critic of PPO),
+`Optimizer:q_network` (both critics of SAC), the states of the optimizers and the networks of the reward signals.
+Unity's networks have the same layers as those of this package, with other names and in another order:
 
 - Unity concatenates the encodings in the order of the sensors, this package vectors first and images next. The input
   columns of the layers that follow the encodings are reordered.
@@ -10,6 +10,7 @@ package, with other names and in another order:
   the queries are scaled.
 - `running_variance` is the sum of squared deviations of each vector sensor.
 - Each branch of a discrete action has a separate layer, and so has the value of each reward signal.
+- Unity's SAC also trains a state value, without a counterpart here. The target critics start as copies of the critics.
 
 The file is read as data only, so that nothing in it is executed.
 """
@@ -26,6 +27,7 @@ from sb3_ext.checkpoints import load_data, not_a_checkpoint
 from sb3_ext.networks import NetworkBody
 from sb3_ext.networks.entities import HEADS, WIDTH
 from sb3_ext.policies import AgentPolicy, UnityPolicy
+from sb3_ext.sac_policy import UnitySACPolicy
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
 
@@ -43,6 +45,8 @@ class MLAgentsCheckpoint:
     actor: Tensors
     critic: Tensors | None
     """Critic of PPO; None for other trainers and for a critic that shares the actor's body."""
+    critics: Tensors | None = None
+    """Both critics of SAC; None for other trainers."""
 
 
 class _Mismatch(Exception):  # noqa: N818 (a reason, not an error)
@@ -63,12 +67,14 @@ def read_mlagents_checkpoint(path: Path) -> MLAgentsCheckpoint:
     try:
         modules = load_data(path)
         actor = _tensors(modules["Policy"])
-        critic = _tensors(modules["Optimizer:critic"]) if "Optimizer:critic" in modules else None
+        critic, critics = (
+            _tensors(modules[name]) if name in modules else None for name in ("Optimizer:critic", "Optimizer:q_network")
+        )
     except FileNotFoundError:
         raise UnityGymError(f"{path}: there is no such checkpoint. Correct the path") from None
     except Exception as error:  # torch raises many classes for other files
         raise not_a_checkpoint(path, error) from error
-    return MLAgentsCheckpoint(path, actor, critic)
+    return MLAgentsCheckpoint(path, actor, critic, critics)
 
 
 def _tensors(module: Mapping[str, object]) -> Tensors:
@@ -100,12 +106,15 @@ def load_critic(policy: AgentPolicy, checkpoint: MLAgentsCheckpoint, signals: Se
     :param signals: Names of the reward signals, in the order of the value heads.
     :return: Reason why the policy has kept its critic; None if the critic was loaded.
     """
-    if type(policy) is not UnityPolicy:
-        return f"the critic of {type(policy).__name__} is another network"
+    parts = ("critic.", "critic_target.", "value_head.")
     try:
-        weights = _critic(policy, checkpoint, signals)
-        own = {name: part for name, part in policy.state_dict().items() if name.startswith(("critic.", "value_head."))}
-        _require_shapes(weights, own)
+        if type(policy) is UnityPolicy:
+            weights = _critic(policy, checkpoint, signals)
+        elif type(policy) is UnitySACPolicy:
+            weights = _critics(policy, checkpoint, signals)
+        else:
+            return f"the critic of {type(policy).__name__} is another network"
+        _require_shapes(weights, {name: part for name, part in policy.state_dict().items() if name.startswith(parts)})
     except _Mismatch as error:
         return f"its critic is of another network: {error}"
     _load(policy, weights)
@@ -191,6 +200,33 @@ def _critic(policy: UnityPolicy, checkpoint: MLAgentsCheckpoint, signals: Sequen
     heads = _Source(saved, "value_heads.value_heads.")
     layers = [heads.layer(signal) for signal in signals]
     return weights | _prefixed("value_head", {name: torch.cat([layer[name] for layer in layers]) for name in layers[0]})
+
+
+def _critics(policy: UnitySACPolicy, checkpoint: MLAgentsCheckpoint, signals: Sequence[str]) -> Tensors:
+    if checkpoint.critics is None:
+        raise _Mismatch("it is not of SAC")
+    sensors, body = policy.adapter.spec.observation_specs, policy.critic.body
+    if policy.settings.memory_size or body.goals or any(len(sensor.shape) > 1 for sensor in sensors):
+        raise _Mismatch("there, each critic has its own encoding of images, entities, goals and past observations")
+    both = []
+    for prefix in ("q1_network.", "q2_network."):
+        saved = _Source(checkpoint.critics, f"{prefix}network_body.")
+        for statistics in (*saved.names("processors."), *saved.names("observation_encoder.")):
+            saved.take(statistics)  # those of the actor
+        numbers = range(0, 2 * len(policy.critic_settings.widths), 2)
+        layers = {f"layers.{number}": saved.layer(f"_body_endoder.seq_layers.{number}") for number in numbers}
+        saved.require_all_taken()
+        heads = _Source(checkpoint.critics, f"{prefix}value_heads.value_heads.")
+        values = [heads.layer(signal) for signal in signals]
+        layers["head"] = {name: torch.cat([value[name] for value in values]) for name in ("weight", "bias")}
+        both.append(layers)
+    weights: Tensors = {}
+    if body.normalization is not None:
+        weights |= _prefixed("body.normalization", body.normalization.state_dict())
+    for name in both[0]:
+        weights[f"{name}.weight"] = torch.stack([layers[name]["weight"].T for layers in both])
+        weights[f"{name}.bias"] = torch.stack([layers[name]["bias"].unsqueeze(0) for layers in both])
+    return _prefixed("critic", weights) | _prefixed("critic_target", weights)
 
 
 def _prefixed(prefix: str, tensors: Tensors) -> Tensors:

@@ -25,6 +25,7 @@ from sb3_ext.learn import main
 from sb3_ext.mlagents_checkpoint import MLAgentsCheckpoint, load_actor, load_critic, read_mlagents_checkpoint
 from sb3_ext.poca import UnityPOCAPolicy
 from sb3_ext.policies import UnityPolicy
+from sb3_ext.sac_policy import UnitySACPolicy
 from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
 from unity_gym.specs import (
@@ -319,10 +320,10 @@ def test_a_policy_of_mlagents_acts_as_its_onnx_file(scene: str) -> None:
         memories = [part for _, part in outcomes]
 
 
-def policy_of(spec: BehaviorSpec, network: dict[str, Any], kind: type[UnityPolicy] = UnityPolicy) -> UnityPolicy:
+def policy_of(spec: BehaviorSpec, network: dict[str, Any], kind: Any = UnityPolicy) -> Any:
     layout, actions = ObservationLayout(spec), action_space(spec.action_spec)
-    columns = SpaceAdapter(layout.space, actions, (spec, layout))
-    return kind(layout.space, actions, lambda _: 1e-3, columns=columns, **network)
+    adapter = SpaceAdapter(layout.space, actions, (spec, layout))
+    return kind(layout.space, actions, lambda _: 1e-3, adapter=adapter, **network)
 
 
 def sensor(*shape: int, goal: bool = False, entities: bool = False) -> ObservationSpec:
@@ -509,6 +510,49 @@ def test_actor_and_critic_of_mlagents_return_the_same_outputs(sensors: list[Obse
         torch.testing.assert_close(values, torch.cat(heads, 1), atol=1e-4, rtol=1e-4)
 
 
+def test_sac_starts_with_actor_and_critics_of_mlagents() -> None:
+    folder = MLAGENTS / "3DBall_SAC"
+    onnx = OnnxPolicy(folder / "3DBall.onnx")
+    policy = policy_of(onnx.spec, {"hidden_units": 8, "normalize": True}, UnitySACPolicy)
+    checkpoint = read_mlagents_checkpoint(folder / "3DBall" / "checkpoint.pt")
+    load_actor(policy, checkpoint)
+    assert load_critic(policy, checkpoint, ["extrinsic"]) is None
+    rng = np.random.default_rng(0)
+    observations, actions = rng.normal(size=(50, 8)).astype(np.float32), rng.uniform(-1, 1, (50, 2))
+    actual, raw = (
+        each.select_actions([observations], np.ones((50, 0), bool), np.zeros((50, 0)), True)[0].continuous
+        for each in (policy.actor(), onnx)
+    )
+    # The deterministic output of Unity's file lacks the tanh, which Unity's sampled actions have.
+    np.testing.assert_allclose(actual, np.tanh(raw), atol=1e-6)
+    inputs = torch.from_numpy(np.concatenate([observations, actions.astype(np.float32)], 1))
+    with torch.no_grad():
+        for critic in (policy.critic, policy.critic_target):
+            values = critic(critic.observe([inputs[:, :8]])[0], inputs[:, 8:])
+            for number, value in enumerate(values, 1):
+                torch.testing.assert_close(value[:, 0], unity_q_value(checkpoint.path, number, inputs))
+
+
+def unity_q_value(path: Path, number: int, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the values (n, 1) of one of the two critics of Unity's SAC, of observations and actions (n, 10).
+
+    The statistics are the actor's, which Unity copies to the critics in each update.
+    """
+    saved = torch.load(path, weights_only=True)
+    part = {name.removeprefix(f"q{number}_network."): x for name, x in saved["Optimizer:q_network"].items()}
+    statistics = "network_body.observation_encoder.processors.0.normalizer"
+    steps, mean, squares = (
+        saved["Policy"][f"{statistics}.{name}"] for name in ("normalization_steps", "running_mean", "running_variance")
+    )
+    normalized = ((inputs[:, :8] - mean) / (squares / steps).sqrt()).clamp(-5, 5)
+    x = torch.cat([normalized, inputs[:, 8:]], 1)
+    for layer in (0, 2):
+        name = f"network_body._body_endoder.seq_layers.{layer}"
+        x = nn.functional.silu(nn.functional.linear(x, part[f"{name}.weight"], part[f"{name}.bias"]))
+    name = "value_heads.value_heads.extrinsic"
+    return nn.functional.linear(x, part[f"{name}.weight"], part[f"{name}.bias"])
+
+
 def test_a_network_that_differs_is_named() -> None:
     checkpoint = read_mlagents_checkpoint(MLAGENTS / "3DBall" / "3DBall" / "checkpoint.pt")
     spec = OnnxPolicy(MLAGENTS / "3DBall" / "3DBall.onnx").spec
@@ -531,6 +575,12 @@ def test_a_network_that_differs_is_named() -> None:
     assert (
         load_critic(shared, checkpoint, ["extrinsic"]) == "its critic is of another network: it has a body of its own"
     )
+    sac = policy_of(spec, network, UnitySACPolicy)
+    assert load_critic(sac, checkpoint, ["extrinsic"]) == "its critic is of another network: it is not of SAC"
+    critics = read_mlagents_checkpoint(MLAGENTS / "3DBall_SAC" / "3DBall" / "checkpoint.pt")
+    assert load_critic(sac, critics, ["curiosity"]) == "its critic is of another network: it has no curiosity.weight"
+    recurrent = policy_of(spec, {**network, "memory_size": 4}, UnitySACPolicy)
+    assert "each critic has its own encoding" in str(load_critic(recurrent, critics, ["extrinsic"]))
     group = policy_of(spec, network, UnityPOCAPolicy)
     load_actor(group, checkpoint)
     assert load_critic(group, checkpoint, ["extrinsic"]) == "the critic of UnityPOCAPolicy is another network"

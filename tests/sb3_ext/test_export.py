@@ -66,8 +66,8 @@ def make_policy(sensors: list[ObservationSpec], action: ActionSpec, settings: di
     spec = BehaviorSpec(sensors, action)
     layout = ObservationLayout(spec)
     actions = action_space(action)
-    columns = SpaceAdapter(layout.space, actions, (spec, layout))
-    policy = UnityPolicy(layout.space, actions, lambda _: 1e-3, columns=columns, hidden_units=16, **settings)
+    adapter = SpaceAdapter(layout.space, actions, (spec, layout))
+    policy = UnityPolicy(layout.space, actions, lambda _: 1e-3, adapter=adapter, hidden_units=16, **settings)
     policy.body.update_normalization([torch.randn(50, *sensor.shape) * 3 + 1 for sensor in sensors])
     with torch.no_grad():
         for name, parameter in policy.head.named_parameters():

@@ -52,9 +52,9 @@ def make_policy(kind: type[AgentPolicy], action: ActionSpec, **options: Any) -> 
     spec = BehaviorSpec(SENSORS, action)
     layout = ObservationLayout(spec)
     space = action_space(action)
-    columns = SpaceAdapter(layout.space, space, (spec, layout))
+    adapter = SpaceAdapter(layout.space, space, (spec, layout))
     torch.manual_seed(0)
-    return kind(layout.space, space, lambda _: 1e-3, columns=columns, hidden_units=16, **options)  # type: ignore[call-arg]
+    return kind(layout.space, space, lambda _: 1e-3, adapter=adapter, hidden_units=16, **options)  # type: ignore[call-arg]
 
 
 def reference(policy: AgentPolicy, shown: Demonstration, scale: Any) -> tuple[np.ndarray, np.ndarray]:
