@@ -261,9 +261,9 @@ class UnityAlgorithm(BaseAlgorithm):
             self.gamma = self.__dict__.pop("gamma")
         self.signals = nn.ModuleDict()
         for signal in self.reward_signals:
-            mine = copy.deepcopy(signal)
-            mine.setup(self.adapter.spec)
-            self.signals[signal.name] = mine
+            own = copy.deepcopy(signal)
+            own.setup(self.adapter.spec)
+            self.signals[signal.name] = own
         self.signals.to(self.device)
 
     def _set_up_cloning(self, given: BehavioralCloning | None, batch_size: int) -> None:

@@ -406,19 +406,19 @@ class BC(UnityAlgorithm):
         expert, shown, kept = self._demonstrated()
         policy = self.policy
         best: dict[str, torch.Tensor] | None = None
-        waited = passes = 0
-        while self.num_timesteps < total_timesteps and waited < self.patience:
-            goes_on = self._pass(expert, shown, callback)
-            passes += 1
+        stale_epochs = epochs = 0
+        while self.num_timesteps < total_timesteps and stale_epochs < self.patience:
+            continues = self._train_epoch(expert, shown, callback)
+            epochs += 1
             if kept is not None:
                 scores = self._score(expert, kept)
-                waited += 1
+                stale_epochs += 1
                 if best is None or scores["loss"] < self.validation_scores["loss"]:
-                    best, self.validation_scores, waited = copy.deepcopy(policy.state_dict()), scores, 0
+                    best, self.validation_scores, stale_epochs = copy.deepcopy(policy.state_dict()), scores, 0
                 self._record_scores(scores)
-            if log_interval is not None and passes % log_interval == 0:
+            if log_interval is not None and epochs % log_interval == 0:
                 self._dump()
-            if not goes_on:
+            if not continues:
                 break
         if best is not None:
             policy.load_state_dict(best)
@@ -427,13 +427,13 @@ class BC(UnityAlgorithm):
     def _learn_from_teacher(
         self, teacher: Teacher, total_timesteps: int, callback: BaseCallback, log_interval: int | None
     ) -> None:
-        passes, goes_on = 0, True
-        while goes_on and self.num_timesteps < total_timesteps:
+        epochs, continues = 0, True
+        while continues and self.num_timesteps < total_timesteps:
             if self.env is not None and teacher.is_recording:
                 self._watch(teacher)
-            goes_on = self._train(teacher, callback)
-            passes += 1
-            if log_interval is not None and passes % log_interval == 0:
+            continues = self._train(teacher, callback)
+            epochs += 1
+            if log_interval is not None and epochs % log_interval == 0:
                 self._dump()
 
     def train(self) -> None:
@@ -476,7 +476,7 @@ class BC(UnityAlgorithm):
     def _train_on_demonstrations(self) -> None:
         expert, shown, kept = self._demonstrated()
         for _ in range(self.n_epochs):
-            self._pass(expert, shown, None)
+            self._train_epoch(expert, shown, None)
         if kept is not None:
             self.validation_scores = self._score(expert, kept)
             self._record_scores(self.validation_scores)
@@ -497,7 +497,7 @@ class BC(UnityAlgorithm):
             del self._watched[0]
         rollout = Rollout.from_trajectories(Trajectories.join(self._watched), self.device)
         for _ in range(self.n_epochs):
-            self._pass(rollout, rollout.sequences(length), None)
+            self._train_epoch(rollout, rollout.sequences(length), None)
         self._set_deviations(rollout, rollout.sequences(length))
 
     def watch(self, trajectories: Trajectories, teacher: AgentPolicy) -> None:
@@ -563,9 +563,9 @@ class BC(UnityAlgorithm):
             self.validation_scores = self._score(rollout, newest)
             self._record_scores(self.validation_scores)
             self._set_deviations(rollout, newest)
-        return self._pass(rollout, sequences, callback)
+        return self._train_epoch(rollout, sequences, callback)
 
-    def _pass(self, rollout: Rollout, sequences: Sequences, callback: BaseCallback | None) -> bool:
+    def _train_epoch(self, rollout: Rollout, sequences: Sequences, callback: BaseCallback | None) -> bool:
         """Learn from each sequence once, in random order; return False if the callback stopped the training."""
         policy = self.policy
         policy.set_training_mode(True)
@@ -662,15 +662,15 @@ def _split(rollout: Rollout, length: int, part: float) -> tuple[Sequences, Seque
     n = len(rollout.lengths)
     if part * n >= 1:
         chosen = torch.randperm(n, device=trajectory.device)[: round(part * n)]
-        is_held = torch.isin(trajectory, chosen)
+        is_validation = torch.isin(trajectory, chosen)
     else:
         count = trajectory.bincount()  # sequences per trajectory
-        held = (part * count).round().clamp(min=1) if part else torch.zeros_like(count)
+        n_validation = (part * count).round().clamp(min=1) if part else torch.zeros_like(count)
         number = torch.arange(len(trajectory)).to(trajectory) - (count.cumsum(0) - count)[trajectory]
-        is_held = number >= (count - held)[trajectory]
-    if not is_held.any() or is_held.all():
+        is_validation = number >= (count - n_validation)[trajectory]
+    if not is_validation.any() or is_validation.all():
         return (decisions, valid), None
-    return (decisions[~is_held], valid[~is_held]), (decisions[is_held], valid[is_held])
+    return (decisions[~is_validation], valid[~is_validation]), (decisions[is_validation], valid[is_validation])
 
 
 def _batches(rollout: Rollout, sequences: Sequences) -> Iterator[Batch]:

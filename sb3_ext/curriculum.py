@@ -76,32 +76,32 @@ class ParameterCurriculum:
 
     :param name: Name of the parameter.
     :param lessons: Lessons in order, at least one.
-    :param told: State of the lessons in `training_status.json`, which is updated in place.
-    :raises UnityGymError: If the lesson in `told` does not exist.
+    :param status: State of the lessons in `training_status.json`, which is updated in place.
+    :raises UnityGymError: If the lesson in `status` does not exist.
     """
 
-    def __init__(self, name: str, lessons: Sequence[Lesson], told: dict[str, Any] | None = None) -> None:
+    def __init__(self, name: str, lessons: Sequence[Lesson], status: dict[str, Any] | None = None) -> None:
         self.name, self._lessons = name, lessons
-        self._told = {} if told is None else told
-        number = self._told.setdefault("lesson_num", 0)
+        self._status = {} if status is None else status
+        number = self._status.setdefault("lesson_num", 0)
         if number not in range(len(lessons)):
             raise UnityGymError(
                 f"the run is in lesson {number!r} of environment_parameters.{name}, which has {len(lessons)} in the "
                 "settings, counted from 0: give it the lessons that it had, or start a new run with --initialize-from"
             )
         self.reset()
-        self._recent.extend(self._told.get("recent", []))
-        self._episodes = self._told.get("episodes", 0)
-        self._measured = self._told.get("measured")
+        self._recent.extend(self._status.get("recent", []))
+        self._episodes = self._status.get("episodes", 0)
+        self._measured = self._status.get("measured")
 
     def report(self) -> None:
         """Report the variables of the lesson's completion to `training_status.json`."""
-        self._told.update(recent=list(self._recent), episodes=self._episodes, measured=self._measured)
+        self._status.update(recent=list(self._recent), episodes=self._episodes, measured=self._measured)
 
     @property
     def number(self) -> int:
         """Index of the current lesson, from 0."""
-        return int(self._told["lesson_num"])
+        return int(self._status["lesson_num"])
 
     @property
     def lesson(self) -> Lesson:
@@ -166,7 +166,7 @@ class ParameterCurriculum:
         """
         criteria = self.criteria
         assert criteria is not None, "the last lesson never ends"
-        self._told["lesson_num"] = self.number + 1
+        self._status["lesson_num"] = self.number + 1
         self.reset()
         return criteria.require_reset
 
@@ -188,10 +188,10 @@ class EnvironmentParameterManager:
         seed = settings.env_settings.seed
         for name, given in settings.environment_parameters.items():
             if isinstance(given, Curriculum):
-                lessons, told = given.curriculum, run.lesson(name)
+                lessons, status = given.curriculum, run.lesson(name)
             else:
-                lessons, told = [Lesson(name=name, value=given)], {}
-            self._courses[name], self._seeds[name] = ParameterCurriculum(name, lessons, told), seed
+                lessons, status = [Lesson(name=name, value=given)], {}
+            self._courses[name], self._seeds[name] = ParameterCurriculum(name, lessons, status), seed
             seed += len(lessons)
 
     @property

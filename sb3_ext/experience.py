@@ -312,12 +312,12 @@ class TrajectoryBuffer:
         chosen = np.flatnonzero(is_finished)
         chosen = chosen[np.argsort(self._arrays["row"][chosen], kind="stable")]
         first = np.flatnonzero(np.diff(of_decisions[chosen], prepend=-1))
-        which = order[position[chosen[first]]]
+        finished = order[position[chosen[first]]]
         taken = self._hand_over(
             chosen,
-            {name: array[which] for name, array in ends.items()},
+            {name: array[finished] for name, array in ends.items()},
             np.diff(first, append=len(chosen)),
-            trajectories[which],
+            trajectories[finished],
         )
         self._keep(np.flatnonzero(~is_finished))
         return taken

@@ -131,8 +131,8 @@ class GroupTrajectoryBuffer(TrajectoryBuffer):
         self._newest[rows] = np.arange(start, self._count)
         groups, state = np.unique(self._group[rows], return_inverse=True)
         alive = np.flatnonzero(self._newest >= 0)
-        which, members = _equal_pairs(groups, self._group[alive])
-        self._members.append((self._states + which, self._newest[alive[members]]))
+        states, members = _equal_pairs(groups, self._group[alive])
+        self._members.append((self._states + states, self._newest[alive[members]]))
         self._room("state", state, self._count)[start : self._count] = self._states + state
         self._room("groupmate_reward", table.reward, self._count)[start : self._count] = 0
         self._states += len(groups)
@@ -234,8 +234,8 @@ class GroupTrajectoryBuffer(TrajectoryBuffer):
     def _members_of(self, states: Array) -> tuple[Array, Array]:
         """Return pairs of a state of `states` and a decision that is part of it."""
         of_state, members = (np.concatenate(parts) for parts in zip(*self._members, strict=True))
-        is_wanted = np.isin(of_state, states)
-        return of_state[is_wanted], members[is_wanted]
+        is_selected = np.isin(of_state, states)
+        return of_state[is_selected], members[is_selected]
 
     def _keep(self, kept: Array) -> None:
         """Also keep the decisions of groupmates while a decision in the same state is not returned by `take` yet."""

@@ -176,14 +176,14 @@ class JointTraining:
             for learner in self._acting
         }
         under_way: dict[int, Request] = {}  # requests that are running, by number of the sampler
-        goes_on = True
+        continues = True
         while True:
-            if goes_on and not self._proceed():
-                goes_on = False
+            if continues and not self._proceed():
+                continues = False
                 for number in under_way:
                     self._samplers[number].stop()
             for number, sampler in enumerate(self._samplers):
-                if number not in under_way and goes_on and not self._appeared:
+                if number not in under_way and continues and not self._appeared:
                     request = self._next_request([*under_way.values()], ends)
                     if request is not None:
                         sampler.start(request)

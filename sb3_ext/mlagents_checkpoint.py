@@ -254,7 +254,9 @@ def _body(body: NetworkBody, spec: BehaviorSpec, saved: _Source) -> Tensors:
         own = list(encoder.state_dict())
         if len(names) != len(own):
             raise _Mismatch(f"its visual encoder has {len(names)} weights instead of {len(own)}")
-        weights |= {f"encoders.{number}.{mine}": saved.take(name) for mine, name in zip(own, names, strict=True)}
+        weights |= {
+            f"encoders.{number}.{own_name}": saved.take(name) for own_name, name in zip(own, names, strict=True)
+        }
     # Index of each of our encoded features among Unity's.
     starts, goals, size = {}, {}, 0
     for index in sorted(vectors + images):

@@ -174,20 +174,20 @@ class OnnxPolicy:
 
     def _check_sensors(self) -> None:
         sensors = self.spec.observation_specs
-        mine = self._sensor_inputs
-        theirs = {
+        expected = self._sensor_inputs
+        actual = {
             name: sensors[where[0]].shape if len(where) == 1 else (sum(sensors[index].shape[0] for index in where),)
             for name, where in self._feeds.items()
         }
-        if mine.keys() == theirs.keys() and all(_fits(mine[name], theirs[name]) for name in mine):
+        if expected.keys() == actual.keys() and all(_fits(expected[name], actual[name]) for name in expected):
             return
         lines = []
-        for name in {**mine, **theirs}:
+        for name in {**expected, **actual}:
             names = ", ".join(repr(sensors[index].name) for index in self._feeds.get(name, ()))
-            fits = name in mine and name in theirs and _fits(mine[name], theirs[name])
+            fits = name in expected and name in actual and _fits(expected[name], actual[name])
             lines.append(
-                f"  {name}: the file takes {mine.get(name, 'nothing')}, the environment gives "
-                f"{theirs.get(name, 'nothing')} {f'({names})' if names else ''}{'' if fits else ' ← differs'}"
+                f"  {name}: the file takes {expected.get(name, 'nothing')}, the environment gives "
+                f"{actual.get(name, 'nothing')} {f'({names})' if names else ''}{'' if fits else ' ← differs'}"
             )
         raise self._error("observes other sensors than the environment has:\n" + "\n".join([*lines, _REMEDY]))
 
@@ -225,13 +225,13 @@ class OnnxPolicy:
     def _check_actions(self) -> None:
         action = self.spec.action_spec
         branches = list(action.discrete_branches)
-        mine = (sum(self._declared("continuous")), self._declared("discrete"))
-        theirs = (action.continuous_size, [sum(branches)] if self.version == 2 and branches else branches)
-        if mine != theirs:
+        expected = (sum(self._declared("continuous")), self._declared("discrete"))
+        actual = (action.continuous_size, [sum(branches)] if self.version == 2 and branches else branches)
+        if expected != actual:
             form = "{} continuous actions and discrete branches of {}"
             raise self._error(
-                f"acts in another way than the environment: it gives {form.format(*mine)}, the environment takes "
-                f"{form.format(*theirs)}"
+                f"acts in another way than the environment: it gives {form.format(*expected)}, the environment takes "
+                f"{form.format(*actual)}"
                 + (" (in version 2, the sum of the branches). " if self.version == 2 and branches else ". ")
                 + _REMEDY
             )
@@ -367,7 +367,7 @@ def _reshapes_back(
 def _fits(declared: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
     """Return whether a sensor has the shape of an input, which may have dynamic dimensions."""
     return len(declared) == len(shape) and all(
-        not isinstance(mine, int) or mine == theirs for mine, theirs in zip(declared, shape, strict=True)
+        not isinstance(expected, int) or expected == actual for expected, actual in zip(declared, shape, strict=True)
     )
 
 

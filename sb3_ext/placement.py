@@ -115,7 +115,7 @@ class Channel(Protocol):
     def call(self, method: str, *arguments: Any) -> None:
         """Call a method of the sampler; `receive` returns the result."""
 
-    def tell(self, method: str, *arguments: Any) -> None:
+    def notify(self, method: str, *arguments: Any) -> None:
         """Call a method of the sampler without a result, also during another call."""
 
     def poll(self, seconds: float) -> bool:
@@ -227,7 +227,7 @@ class RemoteSampler:
         stopped = False
         while proceed is not None and not self._channel.poll(_POLL):
             if not proceed() and not stopped:
-                self._channel.tell("stop")
+                self._channel.notify("stop")
                 stopped = True
         answer = self._channel.receive()
         if isinstance(answer, BaseException):
@@ -271,7 +271,7 @@ class RemoteSampler:
 
     def publish(self, learner: Learner) -> None:
         """See `PlacedSampler`; weights are sent also while the sampler collects."""
-        self._channel.tell("load", learner.name, self._place.weights(learner), learner.model.version)
+        self._channel.notify("load", learner.name, self._place.weights(learner), learner.model.version)
 
     def publish_snapshot(self, learner: Learner) -> None:
         """See `PlacedSampler`."""
@@ -293,7 +293,7 @@ class RemoteSampler:
 
     def stop(self) -> None:
         """See `PlacedSampler`."""
-        self._channel.tell("stop")
+        self._channel.notify("stop")
 
     def result(self, proceed: Callable[[], bool]) -> Samples:
         """See `PlacedSampler`."""

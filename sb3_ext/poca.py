@@ -149,23 +149,23 @@ class UnityPOCAPolicy(UnityPolicy):
         decisions, valid = rollout.sequences(length)
         first = decisions[:, 0]
         trajectory = rollout.trajectory[first]
-        goes_on = torch.zeros_like(groups.ended)  # whether a trajectory continues the one before it
-        goes_on[1:] = (groups.row[1:] == groups.row[:-1]) & ~groups.ended[:-1]
-        is_start = ~goes_on[trajectory]
+        continues_previous = torch.zeros_like(groups.ended)  # whether a trajectory continues the one before it
+        continues_previous[1:] = (groups.row[1:] == groups.row[:-1]) & ~groups.ended[:-1]
+        is_start = ~continues_previous[trajectory]
         is_start[1:] &= trajectory[1:] != trajectory[:-1]
         number = torch.arange(len(first), device=first.device)
         place = number - torch.where(is_start, number, 0).cummax(0).values
         output = features.new_zeros((len(rollout), 2, self.group_body.features))
         after = features.new_zeros((len(first), *groups.memory.shape[1:]))
         for step in range(int(place.max()) + 1):
-            which = torch.nonzero(place == step).squeeze(1)
-            mine, counts = decisions[which], valid[which]
+            sequences = torch.nonzero(place == step).squeeze(1)
+            members, counts = decisions[sequences], valid[sequences]
             if step:
-                groups.memory[first[which]] = after[which - 1]
-            x, after[which] = self._remember(
-                features[mine.reshape(-1)], groups.memory[first[which]], length, counts.sum(1)
+                groups.memory[first[sequences]] = after[sequences - 1]
+            x, after[sequences] = self._remember(
+                features[members.reshape(-1)], groups.memory[first[sequences]], length, counts.sum(1)
             )
-            output[mine[counts]] = x[counts.reshape(-1)]
+            output[members[counts]] = x[counts.reshape(-1)]
         last = torch.ones_like(is_start)
         last[:-1] = trajectory[1:] != trajectory[:-1]
         return output, after[last]

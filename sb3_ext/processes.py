@@ -44,9 +44,9 @@ class ProcessChannel:
 
     def call(self, method: str, *arguments: Any) -> None:
         """See `Channel`."""
-        self.tell(method, *arguments)
+        self.notify(method, *arguments)
 
-    def tell(self, method: str, *arguments: Any) -> None:
+    def notify(self, method: str, *arguments: Any) -> None:
         """See `Channel`."""
         with suppress(OSError):  # `receive` raises the error
             self.connection.send((method, arguments))
@@ -70,8 +70,8 @@ class ProcessChannel:
 
     def end(self) -> None:
         """See `Channel`."""
-        self.tell("stop")
-        self.tell("close")
+        self.notify("stop")
+        self.notify("close")
 
     def close(self) -> None:
         """See `Channel`."""

@@ -177,11 +177,11 @@ class ActorChannel:
 
     def call(self, method: str, *arguments: Any) -> None:
         """See `Channel`."""
-        self.tell(method, *arguments)
+        self.notify(method, *arguments)
         if not self._has_ended:
             self._answer = self._actor.answer.remote()
 
-    def tell(self, method: str, *arguments: Any) -> None:
+    def notify(self, method: str, *arguments: Any) -> None:
         """See `Channel`. Ray replaces references among the arguments by their values."""
         if not self._has_ended:
             self._actor.deliver.remote(method, *arguments)
@@ -222,8 +222,8 @@ class ActorChannel:
 
     def end(self) -> None:
         """See `Channel`."""
-        self.tell("stop")
-        self.tell("close")
+        self.notify("stop")
+        self.notify("close")
 
     def close(self) -> None:
         """See `Channel`."""

@@ -56,7 +56,7 @@ class BehaviorRecord:
             LOG.warning("%s: the run has no checkpoint of it, so that it starts again", name)
         elif (initial := run.initial(settings, name)) is not None and (line := start_from(model, initial)):
             LOG.info("%s: %s", name, line)
-        self.learned_last: str | None = self._checkpoints.told.get("learning_team") if asked.resume else None
+        self.learned_last: str | None = self._checkpoints.status.get("learning_team") if asked.resume else None
         """Learning team at the time of saving; None if it was a team of another behavior."""
         steps = model.num_timesteps
         self.curve = Curve(self._folder / "rewards.csv", steps if asked.resume else None)
@@ -139,7 +139,7 @@ class BehaviorRecord:
         :param elo: Rating of the behavior.
         :param learning: Current learning team; None if it is a team of another behavior.
         """
-        self._checkpoints.told.update(elo=elo, learning_team=learning)
+        self._checkpoints.status.update(elo=elo, learning_team=learning)
 
     def save(self, experience: Sequence[Trajectories]) -> None:
         """Write a checkpoint and its other files, unless nothing has changed since the latest.

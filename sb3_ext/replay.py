@@ -143,12 +143,12 @@ class ReplayBuffer:
         self._length[: self._filled] = length[order]
         self._decisions, self.seen = int(self._length.sum()), int(seen)
         self._arrays = {}
-        for name, array in arrays.items():
-            mine = self._empty(name, (self.capacity, *array.shape[1:]), array.dtype)
-            mine[: self._filled] = array[order]
-            self._arrays[name] = mine
+        for name, stored in arrays.items():
+            array = self._empty(name, (self.capacity, *stored.shape[1:]), stored.dtype)
+            array[: self._filled] = stored[order]
+            self._arrays[name] = array
         self._sensors = sum(name.startswith("observation_") for name in arrays)
-        return {name: array.shape[1 if name == "memory" else 2 :] for name, array in arrays.items()}
+        return {name: stored.shape[1 if name == "memory" else 2 :] for name, stored in arrays.items()}
 
 
 class ReplayBatch:

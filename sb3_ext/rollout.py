@@ -167,8 +167,8 @@ class Rollout:
         number = torch.arange(len(first), device=first.device)
         number = number - torch.searchsorted(trajectory, trajectory)  # index of the sequence in its trajectory
         for place in range(1, int(number.max()) + 1):
-            which = torch.nonzero(number == place).squeeze(1)
-            self.memory[first[which]] = after(Batch(self, decisions[which - 1], None)).to(self.memory.dtype)
+            sequences = torch.nonzero(number == place).squeeze(1)
+            self.memory[first[sequences]] = after(Batch(self, decisions[sequences - 1], None)).to(self.memory.dtype)
 
     def in_order(self, size: int) -> Iterator[Batch]:
         """Yield all decisions in order, at most `size` per batch."""

@@ -224,8 +224,8 @@ class Run:
 
         Changes of the returned dict are written with the status.
         """
-        told: dict[str, Any] = self._status.setdefault(parameter, {})
-        return told
+        status: dict[str, Any] = self._status.setdefault(parameter, {})
+        return status
 
     def initial(self, settings: RunSettings, behavior: str) -> Path | None:
         """Return the checkpoint with the initial weights of a behavior, of this package or of `mlagents-learn`.
@@ -302,12 +302,12 @@ class Checkpoints:
 
     :param folder: Folder of the checkpoints, with the name of the behavior.
     :param keep: Number of checkpoints to keep; 0 or less for all.
-    :param told: State of the behavior in `training_status.json`, which is updated in place.
+    :param status: State of the behavior in `training_status.json`, which is updated in place.
     """
 
-    def __init__(self, folder: Path, keep: int = 0, told: dict[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path, keep: int = 0, status: dict[str, Any] | None = None) -> None:
         self.folder, self._keep = folder, keep
-        self.told = {} if told is None else told
+        self.status = {} if status is None else status
 
     def by_step(self) -> dict[int, Path]:
         """Return all checkpoints by timestep, the oldest first."""
@@ -371,8 +371,8 @@ class Checkpoints:
             for old in list(kept)[: -self._keep]:
                 kept[old].with_suffix(".onnx").unlink(missing_ok=True)
                 kept.pop(old).unlink()
-        known = [other for other in self.told.get("checkpoints", []) if other["steps"] in kept]
-        self.told["checkpoints"] = [other for other in known if other["steps"] != step] + [entry]
+        known = [other for other in self.status.get("checkpoints", []) if other["steps"] in kept]
+        self.status["checkpoints"] = [other for other in known if other["steps"] != step] + [entry]
 
     def save_replay_buffer(self, model: UnityAlgorithm) -> None:
         """Write the replay buffer of a model, which replaces the previous file.
@@ -400,15 +400,15 @@ class Checkpoints:
         assert newest is not None
         path = self.folder.with_name(f"{self.folder.name}.onnx")
         write(path, newest.with_suffix(".onnx").read_bytes())
-        last = self.told.get("checkpoints", [])[-1:]
-        self.told["final_checkpoint"] = {**(last[0] if last else {}), "file_path": path.as_posix()}
+        last = self.status.get("checkpoints", [])[-1:]
+        self.status["final_checkpoint"] = {**(last[0] if last else {}), "file_path": path.as_posix()}
         return path
 
 
 def _newest_in(folder: Path) -> Path | None:
     """Return the latest checkpoint in the folder of a behavior, of this package or of `mlagents-learn`."""
-    theirs = folder / MLAGENTS_CHECKPOINT
-    return Checkpoints(folder).newest() or (theirs if theirs.is_file() else None)
+    unity_checkpoint = folder / MLAGENTS_CHECKPOINT
+    return Checkpoints(folder).newest() or (unity_checkpoint if unity_checkpoint.is_file() else None)
 
 
 def resume(model: UnityAlgorithm, path: Path) -> dict[str, Any]:
@@ -464,9 +464,9 @@ def start_from(model: UnityAlgorithm, path: Path) -> str | None:
                 fresh.append("optimizer")
             continue
         for part in sorted({_part(key) for key in own}):  # networks of the policy, reward signals
-            mine, theirs = ({key: x[key] for key in x if _part(key) == part} for x in (own, saved))
-            if _fit(mine, theirs):
-                own.update({key: theirs[key] for key in theirs if key in own})
+            own_part, saved_part = ({key: x[key] for key in x if _part(key) == part} for x in (own, saved))
+            if _fit(own_part, saved_part):
+                own.update({key: saved_part[key] for key in saved_part if key in own})
             else:
                 fresh.append(part)
     model.set_parameters(parameters, exact_match=True, device=model.device)

@@ -345,17 +345,17 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         :return: False if the callback stopped the training, else True.
         """
         callback.on_rollout_start()
-        goes_on = True
-        while goes_on and not self.is_update_due and self.num_timesteps < self._total_timesteps:
+        continues = True
+        while continues and not self.is_update_due and self.num_timesteps < self._total_timesteps:
             before = self._episode_num
-            goes_on = self._act(callback)
+            continues = self._act(callback)
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-            if goes_on and log_interval is not None and self._episode_num // log_interval > before // log_interval:
+            if continues and log_interval is not None and self._episode_num // log_interval > before // log_interval:
                 self.dump_logs()
-        if goes_on and self.num_timesteps >= self._total_timesteps:
-            goes_on = self._collect_rest(callback)
+        if continues and self.num_timesteps >= self._total_timesteps:
+            continues = self._collect_rest(callback)
         callback.on_rollout_end()
-        return goes_on
+        return continues
 
     def train(self) -> None:  # type: ignore[override]
         """Make the updates that are due, each from its own minibatch; with `threaded`, start to."""
@@ -538,23 +538,23 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
 
     def _record(self, means: dict[str, Any]) -> None:
         """Log the mean values of the updates."""
-        told = {name: value for name, value in means.items() if isinstance(value, float)}
+        metrics = {name: value for name, value in means.items() if isinstance(value, float)}
         if "q_loss" in means:
-            told["q1_loss"], told["q2_loss"] = means["q_loss"]
-            told["value_loss"], told["critic_loss"] = sum(means["q_loss"]) / 2, sum(means["q_loss"])
-            told["ent_coef"] = sum(means["ent_coef"]) / len(means["ent_coef"])
-            told["entropy"] = -sum(means["log_prob"])
+            metrics["q1_loss"], metrics["q2_loss"] = means["q_loss"]
+            metrics["value_loss"], metrics["critic_loss"] = sum(means["q_loss"]) / 2, sum(means["q_loss"])
+            metrics["ent_coef"] = sum(means["ent_coef"]) / len(means["ent_coef"])
+            metrics["entropy"] = -sum(means["log_prob"])
             for number in ("value", "reward"):
-                told |= {
+                metrics |= {
                     f"{signal.name}_{number}": value
                     for signal, value in zip(self._signals(), means[number], strict=True)
                 }
             numbers = self.policy.adapter.spec.action_spec.continuous_size > 0
             if numbers:
-                told["continuous_ent_coef"] = means["ent_coef"][0]
+                metrics["continuous_ent_coef"] = means["ent_coef"][0]
             if choices := means["ent_coef"][numbers:]:
-                told["discrete_ent_coef"] = sum(choices) / len(choices)
-        for name, value in told.items():
+                metrics["discrete_ent_coef"] = sum(choices) / len(choices)
+        for name, value in metrics.items():
             self.logger.record_mean(f"train/{name}", value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
@@ -626,11 +626,11 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             raise UnityGymError(f"{path} cannot be used as a replay buffer: {error}") from error
         spec = self.policy.adapter.spec
         action_size = spec.action_spec.continuous_size + spec.action_spec.discrete_size
-        mine = {f"observation_{index}": sensor.shape for index, sensor in enumerate(spec.observation_specs)}
-        mine |= {"action": (action_size,), "mask": (sum(spec.action_spec.discrete_branches),)}
-        theirs = {name: shape for name, shape in shapes.items() if name in mine or name.startswith("observation_")}
-        if theirs and mine != theirs:
-            raise UnityGymError(f"{path} is of another behavior. This model sees {mine}, the file holds {theirs}")
+        expected = {f"observation_{index}": sensor.shape for index, sensor in enumerate(spec.observation_specs)}
+        expected |= {"action": (action_size,), "mask": (sum(spec.action_spec.discrete_branches),)}
+        actual = {name: shape for name, shape in shapes.items() if name in expected or name.startswith("observation_")}
+        if actual and expected != actual:
+            raise UnityGymError(f"{path} is of another behavior. This model sees {expected}, the file holds {actual}")
         self.replay_buffer = buffer
 
     def _excluded_save_params(self) -> list[str]:

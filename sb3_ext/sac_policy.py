@@ -105,14 +105,14 @@ class UnitySACPolicy(AgentPolicy):
         generator: torch.Generator | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Select the actions of n agents; see `AgentPolicy.act`. The log-probabilities are empty, (n, 0)."""
-        mine, others = self.split(memory)
-        features, after = self.body(observations, mine)
+        actor_memory, critic_memory = self.split(memory)
+        features, after = self.body(observations, actor_memory)
         if after is not None:
             memory = after
             if self.critic is not None:
-                others = self.critic.observe(observations, others)[1]
-                assert others is not None
-                memory = torch.cat([after, others], 1)
+                critic_memory = self.critic.observe(observations, critic_memory)[1]
+                assert critic_memory is not None
+                memory = torch.cat([after, critic_memory], 1)
         actions = self._actions(features, masks).act(deterministic, generator)
         return actions, actions[:, :0], self._with_actions(memory, actions)
 

@@ -405,29 +405,29 @@ class Matchmaker:
 
     def select_actions(self, without: Collection[str]) -> dict[str, ActionTuple]:
         """Return the actions of all rows by team, without these teams; each opponent acts in one batch."""
-        return {name: self._decide(name, team) for name, team in self._teams.items() if name not in without}
+        return {name: self._select_actions(name, team) for name, team in self._teams.items() if name not in without}
 
-    def _decide(self, name: str, team: _Team) -> ActionTuple:
+    def _select_actions(self, name: str, team: _Team) -> ActionTuple:
         table = team.table
         rows = np.flatnonzero(table.requests_decision)
         actions = table.spec.action_spec.empty_action(len(table))
         numbers, lineup = np.unique(team.lineup[rows], return_inverse=True)
-        who = [self._lineups[number][name] for number in numbers.tolist()]
-        for opponent in dict.fromkeys(who):
-            mine = rows[np.array([other is opponent for other in who])[lineup]]
+        opponents = [self._lineups[number][name] for number in numbers.tolist()]
+        for opponent in dict.fromkeys(opponents):
+            acting = rows[np.array([other is opponent for other in opponents])[lineup]]
             player = opponent.player()
             size = player.memory_size
             team.require_room(size)
             # A model file samples by itself.
             options = {"generator": self.generator} if isinstance(player, AgentPolicy) else {}
-            chosen, team.memory[mine, :size] = player.select_actions(
-                [array[mine] for array in table.observations],
-                table.action_mask[mine],
-                team.memory[mine, :size],
+            chosen, team.memory[acting, :size] = player.select_actions(
+                [array[acting] for array in table.observations],
+                table.action_mask[acting],
+                team.memory[acting, :size],
                 team.deterministic,
                 **options,
             )
-            actions.continuous[mine], actions.discrete[mine] = chosen.continuous, chosen.discrete
+            actions.continuous[acting], actions.discrete[acting] = chosen.continuous, chosen.discrete
         if name != self.learning and team.play.poll_swap(len(rows)):
             self._due.update(other for other, entry in self._teams.items() if entry.play is team.play)
         return actions

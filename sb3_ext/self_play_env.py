@@ -118,9 +118,9 @@ class SelfPlayVecEnv(UnityVecEnv):
                 "no policy acts for the other teams yet: let a model learn with callback=SelfPlayCallback() first"
             )
         others = self.matchmaker.select_actions(without=[self.behavior])
-        told = super()._advance(lambda mine: advance({**mine, **others}), actions)
+        results = super()._advance(lambda actions: advance({**actions, **others}), actions)
         self.matchmaker.store_outcomes()
-        return told
+        return results
 
     def change_team(self, model: UnityAlgorithm) -> None:
         """Let the next team of the behavior learn, if there is one; the running matches of all teams are cut."""

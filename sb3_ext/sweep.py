@@ -315,16 +315,16 @@ class Sweep:
         print_line(f"Trial {trial.number}: {_listed(values)}")
         curves: list[_LearningCurve] = []
         started = time.monotonic()
-        state, value, told = TrialState.COMPLETE, None, ""
+        state, value, outcome = TrialState.COMPLETE, None, ""
         try:
             for seed in self.settings.seeds:
                 curves.append(_LearningCurve(trial, self.settings, self._behavior, self._summaries, len(curves)))
                 if ended_by := self._run_seed(trial.number, values, seed, curves[-1]):
                     raise KeyboardInterrupt(ended_by)
             value = float(np.mean([curve.value for curve in curves]))
-            told = f"value {value:.4g}"
+            outcome = f"value {value:.4g}"
         except TrialPruned:
-            state, told = TrialState.PRUNED, f"pruned after {curves[-1].points[-1][0]} steps of seed {seed}"
+            state, outcome = TrialState.PRUNED, f"pruned after {curves[-1].points[-1][0]} steps of seed {seed}"
         except KeyboardInterrupt as stop:
             self._study.tell(trial, state=TrialState.FAIL)
             self._study.enqueue_trial(trial.params)
@@ -333,15 +333,15 @@ class Sweep:
             state = TrialState.FAIL
             reason = str(error) if isinstance(error, UnityGymError) else f"{type(error).__name__}: {error}"
             trial.set_user_attr("error", reason)
-            told = f"failed: {reason}"
+            outcome = f"failed: {reason}"
         solved = [curve.solved_at for curve in curves if curve.solved_at is not None]
         if state == TrialState.COMPLETE and len(solved) == len(curves):
             trial.set_user_attr("steps", float(np.mean(solved)))
-            told += f", target achieved after {np.mean(solved):.0f} steps"
+            outcome += f", target achieved after {np.mean(solved):.0f} steps"
         trial.set_user_attr("seconds", round(time.monotonic() - started, 1))
         trial.set_user_attr("curves", [curve.points for curve in curves])
         self._study.tell(trial, value, state)
-        print_line(f"Trial {trial.number}: {told}")
+        print_line(f"Trial {trial.number}: {outcome}")
         return 0
 
     def _run_seed(self, number: int, values: Mapping[str, Value], seed: int, curve: _LearningCurve) -> int:
@@ -372,9 +372,15 @@ class Sweep:
         lines = csv.writer(text)
         lines.writerow([*_COLUMNS, *names, "error"])
         for trial in trials:
-            told = trial.user_attrs
-            own = [trial.number, trial.state.name.lower(), trial.value, told.get("steps"), told.get("seconds")]
-            lines.writerow([*own, *(trial.params.get(name) for name in names), told.get("error")])
+            attributes = trial.user_attrs
+            own = [
+                trial.number,
+                trial.state.name.lower(),
+                trial.value,
+                attributes.get("steps"),
+                attributes.get("seconds"),
+            ]
+            lines.writerow([*own, *(trial.params.get(name) for name in names), attributes.get("error")])
         write(self.folder / "trials.csv", text.getvalue())
         completed = [trial for trial in trials if trial.state.name == "COMPLETE"]
         best = max(completed, key=lambda trial: trial.value or 0.0, default=None)

@@ -189,21 +189,21 @@ def fit(demonstration: Demonstration, spec: BehaviorSpec) -> Demonstration:
 
     :raises DemonstrationError: If the actions or other sensors differ; the message lists both, sensor by sensor.
     """
-    recorded, wanted = demonstration.spec.observation_specs, spec.observation_specs
-    vectors, parts = ([i for i, sensor in enumerate(s) if len(sensor.shape) == 1] for s in (recorded, wanted))
-    others, rest = ([sensor.shape for sensor in s if len(sensor.shape) != 1] for s in (recorded, wanted))
-    sizes = [[s[i].shape[0] for i in indices] for s, indices in ((recorded, vectors), (wanted, parts))]
+    recorded, target = demonstration.spec.observation_specs, spec.observation_specs
+    vectors, parts = ([i for i, sensor in enumerate(s) if len(sensor.shape) == 1] for s in (recorded, target))
+    other_shapes, target_others = ([sensor.shape for sensor in s if len(sensor.shape) != 1] for s in (recorded, target))
+    sizes = [[s[i].shape[0] for i in indices] for s, indices in ((recorded, vectors), (target, parts))]
     is_concatenated = sizes[0] != sizes[1] and sum(sizes[0]) == sum(sizes[1]) and 1 in map(len, sizes)
-    if not is_concatenated or others != rest or demonstration.spec.action_spec != spec.action_spec:
+    if not is_concatenated or other_shapes != target_others or demonstration.spec.action_spec != spec.action_spec:
         _require_equal(demonstration.spec, spec, f"the demonstration {demonstration.headers[0].path}", "the behavior")
         return demonstration
     arrays = demonstration.record_observations
     numbers = np.concatenate([arrays[i] for i in vectors], axis=1)
     split = iter(np.split(numbers, np.cumsum(sizes[1])[:-1], axis=1))
     images = iter([array for array, sensor in zip(arrays, recorded, strict=True) if len(sensor.shape) != 1])
-    fitted = [next(split) if len(sensor.shape) == 1 else next(images) for sensor in wanted]
+    fitted = [next(split) if len(sensor.shape) == 1 else next(images) for sensor in target]
     return replace(
-        demonstration, spec=demonstration.spec._replace(observation_specs=wanted), record_observations=fitted
+        demonstration, spec=demonstration.spec._replace(observation_specs=target), record_observations=fitted
     )
 
 
@@ -297,10 +297,10 @@ class DemonstrationWriter:
     def _add_observations(self, info: Any, observations: Sequence[Array]) -> None:
         arrays = list(map(np.asarray, observations))
         if [(array.shape, array.dtype) for array in arrays] != list(zip(self._shapes, self._dtypes, strict=True)):
-            wanted = [f"{dtype} {shape}" for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
+            expected = [f"{dtype} {shape}" for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
             given = [f"{array.dtype} {array.shape}" for array in arrays]
             raise DemonstrationError(
-                f"behavior {self._behavior_name!r} observes {', '.join(wanted)}; got {', '.join(given)}: pass one "
+                f"behavior {self._behavior_name!r} observes {', '.join(expected)}; got {', '.join(given)}: pass one "
                 "array a sensor, not concatenated, of the dtype that the writer was made for"
             )
         for index, (head, array) in enumerate(zip(self._heads, arrays, strict=True)):
@@ -883,17 +883,17 @@ def _concatenate(parts: list[Demonstration]) -> Demonstration:
     )
 
 
-def _require_equal(mine: BehaviorSpec, other: BehaviorSpec, whose: str, others: str) -> None:
+def _require_equal(spec: BehaviorSpec, other: BehaviorSpec, whose: str, others: str) -> None:
     """Compare what learning depends on: the shapes of the sensors, in their order, and the actions."""
-    pairs = list(zip_longest(mine.observation_specs, other.observation_specs))
-    if all(a and b and a.shape == b.shape for a, b in pairs) and mine.action_spec == other.action_spec:
+    pairs = list(zip_longest(spec.observation_specs, other.observation_specs))
+    if all(a and b and a.shape == b.shape for a, b in pairs) and spec.action_spec == other.action_spec:
         return
     lines = [f"{whose} does not fit {others} (images are shown as channels, height, width):"]
     for index, (a, b) in enumerate(pairs):
         verdict = "equal" if a and b and a.shape == b.shape else "DIFFERENT"
         lines.append(f"  sensor {index}: {_shown(a)} against {_shown(b)}: {verdict}")
-    verdict = "equal" if mine.action_spec == other.action_spec else "DIFFERENT"
-    lines.append(f"  actions: {tuple(mine.action_spec)} against {tuple(other.action_spec)}: {verdict}")
+    verdict = "equal" if spec.action_spec == other.action_spec else "DIFFERENT"
+    lines.append(f"  actions: {tuple(spec.action_spec)} against {tuple(other.action_spec)}: {verdict}")
     lines.append("record with the behavior as it is now, or use the scene as it was when this was recorded")
     raise DemonstrationError("\n".join(lines))
 

@@ -186,12 +186,12 @@ class UnityEnvironment:
             raise
 
     def _check_version(self, communication_version: str, package_version: str) -> None:
-        ours = encode.COMMUNICATION_VERSION
-        if communication_version.partition(".")[0] != ours.partition(".")[0]:
+        own_version = encode.COMMUNICATION_VERSION
+        if communication_version.partition(".")[0] != own_version.partition(".")[0]:
             raise ProtocolError(
                 f"the player speaks communication version {communication_version or 'unknown'} (ML-Agents package "
-                f"{package_version or 'unknown'}); this package speaks {ours}: build the player with a package whose "
-                "communication version is 1.x (1.0.0 or newer)"
+                f"{package_version or 'unknown'}); this package speaks {own_version}: build the player with a package "
+                "whose communication version is 1.x (1.0.0 or newer)"
             )
 
     def _receive_first(self) -> bytes:
@@ -486,11 +486,13 @@ class UnityEnvironment:
                 f"{decisions.agent_id.tolist()}"
             )
         row = decisions.agent_id_to_index[agent_id]
-        sofar = self._actions.get(behavior_name) or spec.empty_action(len(decisions))
-        mine = ActionTuple(sofar.continuous.copy(), sofar.discrete.copy())  # copies: the caller owns these arrays
-        mine.continuous[row] = action.continuous[0]
-        mine.discrete[row] = action.discrete[0]
-        self._actions[behavior_name] = mine
+        previous = self._actions.get(behavior_name) or spec.empty_action(len(decisions))
+        updated = ActionTuple(
+            previous.continuous.copy(), previous.discrete.copy()
+        )  # copies: the caller owns these arrays
+        updated.continuous[row] = action.continuous[0]
+        updated.discrete[row] = action.discrete[0]
+        self._actions[behavior_name] = updated
 
     def close(self) -> None:
         """Close the player. Can be called any number of times."""

@@ -400,9 +400,9 @@ class PlayerPool:
                 self.players[worker].clear_actions()
             raise
         with self._guarded():
-            everyone = len(workers) == len(self.players)
+            all_players = len(workers) == len(self.players)
             for table in self.tables.values():
-                for player in [None] if everyone else workers:
+                for player in [None] if all_players else workers:
                     table.start_step(player)
             for worker in workers:
                 self._steps[worker] = step
@@ -626,14 +626,14 @@ class PlayerPool:
 
     def _ready(self, worker: int, autoreset: bool = True) -> bool:
         """Return whether no row of the player still acts, and one requests an action (without autoreset: or ended)."""
-        decided = ended = False
+        requested = ended = False
         for table in self.tables.values():
-            mine = table.player == worker
-            if (mine & table.alive & ~table.requests_decision).any():
+            is_of_player = table.player == worker
+            if (is_of_player & table.alive & ~table.requests_decision).any():
                 return False
-            decided |= bool((mine & table.requests_decision).any())
-            ended |= bool((mine & (table.terminated | table.truncated)).any())
-        return decided or (ended and not autoreset)
+            requested |= bool((is_of_player & table.requests_decision).any())
+            ended |= bool((is_of_player & (table.terminated | table.truncated)).any())
+        return requested or (ended and not autoreset)
 
     def close(self) -> None:
         """Close all players. Can be called any number of times."""

@@ -124,7 +124,7 @@ class AgentTable:
         if not len(decisions):
             return np.zeros(0, np.intp)
         rows, where = self._rows_of_deciding(decisions, player)
-        self._decide(where, decisions)
+        self._store_decisions(where, decisions)
         return rows
 
     def truncate_episodes(self, player: int = 0) -> None:
@@ -178,18 +178,18 @@ class AgentTable:
             ended = rows
         self.terminated[ended] = ~interrupted
         self.truncated[ended] = interrupted
-        for mine, array in zip(self.final_observations, final, strict=True):
-            mine[ended] = array
+        for stored, array in zip(self.final_observations, final, strict=True):
+            stored[ended] = array
         self.alive[rows] = False
         self.requests_decision[rows] = False
         group = self.group
         self.group_ended[ended] = (self.group_id[ended] > 0) & ~np.isin(group[ended], group[self.alive])
         self._ended_at[rows] = self._exchange
 
-    def _decide(self, rows: Rows, decisions: DecisionSteps) -> None:
+    def _store_decisions(self, rows: Rows, decisions: DecisionSteps) -> None:
         self._add_rewards(rows, decisions.reward, decisions.group_reward)
-        for mine, array in zip(self.observations, decisions.obs, strict=True):
-            mine[rows] = array
+        for stored, array in zip(self.observations, decisions.obs, strict=True):
+            stored[rows] = array
         self.group_id[rows] = decisions.group_id
         self.alive[rows] = True
         self.requests_decision[rows] = True
@@ -239,18 +239,18 @@ class AgentTable:
         :param taken: Rows of the agents that request a decision now.
         :param present: Decision steps of the player.
         """
-        dead = ~self.alive
-        dead[taken[taken >= 0]] = False
-        gone = dead & (self.player == player)
-        mine = gone & (self.group_id == group)
-        if not mine.any() and gone.any():
+        is_free = ~self.alive
+        is_free[taken[taken >= 0]] = False
+        free_of_player = is_free & (self.player == player)
+        candidates = free_of_player & (self.group_id == group)
+        if not candidates.any() and free_of_player.any():
             living = np.concatenate([self.group_id[self.alive & (self.player == player)], present.group_id])
-            mine = gone & ~np.isin(self.group_id, living)
-        if not mine.any():
-            mine = dead & (self.player < 0)
-        if not mine.any() and self.is_fixed:
-            mine = dead
-        free = np.flatnonzero(mine)
+            candidates = free_of_player & ~np.isin(self.group_id, living)
+        if not candidates.any():
+            candidates = is_free & (self.player < 0)
+        if not candidates.any() and self.is_fixed:
+            candidates = is_free
+        free = np.flatnonzero(candidates)
         earlier = free[self._ended_at[free] < self._exchange]
         return int((earlier if len(earlier) else free)[0]) if len(free) else -1
 

@@ -205,8 +205,8 @@ class BehaviorSpec(NamedTuple):
 
     def is_like(self, other: BehaviorSpec) -> bool:
         """Return whether the other behavior has the same observations and actions; sensor names may differ."""
-        mine, others = ([sensor._replace(name="") for sensor in spec.observation_specs] for spec in (self, other))
-        return self.action_spec == other.action_spec and mine == others
+        own, others = ([sensor._replace(name="") for sensor in spec.observation_specs] for spec in (self, other))
+        return self.action_spec == other.action_spec and own == others
 
 
 class DecisionStep(NamedTuple):

@@ -7,7 +7,7 @@ from torch import nn
 
 from sb3_ext.networks.layers import linear, swish_layers
 
-_AGENTS_A_GOAL = 2  # from this number, computing the weights once per goal is faster than once per agent
+_AGENTS_PER_GOAL = 2  # from this number, computing the weights once per goal is faster than once per agent
 
 
 class GoalConditionedLayer(nn.Module):
@@ -32,10 +32,10 @@ class GoalConditionedLayer(nn.Module):
     def forward(self, x: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
         """Return features (n, outputs) from features (n, inputs) and goals (n, goal size)."""
         if not goal.requires_grad and not torch.onnx.is_in_onnx_export():
-            goals, which = torch.unique(goal, dim=0, return_inverse=True)
-            if len(goals) * _AGENTS_A_GOAL <= len(goal):
-                everyone_for_each = x @ self._weights_for(goals)
-                return nn.functional.silu(everyone_for_each[which, torch.arange(len(x))] + self.bias)
+            goals, goal_index = torch.unique(goal, dim=0, return_inverse=True)
+            if len(goals) * _AGENTS_PER_GOAL <= len(goal):
+                outputs_per_goal = x @ self._weights_for(goals)
+                return nn.functional.silu(outputs_per_goal[goal_index, torch.arange(len(x))] + self.bias)
         return nn.functional.silu(torch.bmm(x.unsqueeze(1), self._weights_for(goal)).squeeze(1) + self.bias)
 
     def _weights_for(self, goals: torch.Tensor) -> torch.Tensor:

@@ -73,7 +73,7 @@ class GroupBody(Encoding):
         observations: Sequence[torch.Tensor],
         groups: GroupIndex,
         actions: torch.Tensor | None = None,
-        which: torch.Tensor | None = None,
+        group_of_feature: torch.Tensor | None = None,
         own: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return features before the LSTM of g groups without actions, and of m groups with the others' actions.
@@ -81,17 +81,17 @@ class GroupBody(Encoding):
         :param observations: One tensor (u, *shape) per sensor, of u members.
         :param groups: Members of the g groups.
         :param actions: Raw actions (u, act_dim); without them, features of g groups only.
-        :param which: Group of each of the m features, int64 (m,).
+        :param group_of_feature: Group of each of the m features, int64 (m,).
         :param own: Position in its group of the member whose action is left out, int64 (m,).
         :return: Features (g + m, hidden units).
         """
         members = self.embed_state(self.encode(observations))
         rows, present = groups.rows, groups.present
-        if actions is not None and which is not None and own is not None:
+        if actions is not None and group_of_feature is not None and own is not None:
             acting = members + self.embed_action(action_features(actions, self._actions))
             is_other = torch.arange(rows.shape[1], device=rows.device) != own.unsqueeze(1)
-            rows = torch.cat([rows, rows[which] + len(members) * is_other])
-            present = torch.cat([present, present[which]])
+            rows = torch.cat([rows, rows[group_of_feature] + len(members) * is_other])
+            present = torch.cat([present, present[group_of_feature]])
             members = torch.cat([members, acting])
         group = self._attend(self.layers(self.activation(members)), rows, present)
         features: torch.Tensor = group + self.group_layer(group)

@@ -163,8 +163,8 @@ class GAIL(LearnedSignal):
     def _gradient_penalty(self, expert: list[torch.Tensor], policy: list[torch.Tensor]) -> torch.Tensor:
         """Return the mean of (‖∇D‖ − 1)² at random points between the rows of both."""
         between = [
-            torch.lerp(mine, theirs, torch.rand_like(mine)).requires_grad_()
-            for mine, theirs in zip(expert, policy, strict=True)
+            torch.lerp(expert_input, policy_input, torch.rand_like(expert_input)).requires_grad_()
+            for expert_input, policy_input in zip(expert, policy, strict=True)
         ]
         logit, _ = self._discriminate(between)
         gradients = torch.autograd.grad(torch.sigmoid(logit).sum(), between, create_graph=True)

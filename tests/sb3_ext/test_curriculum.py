@@ -34,7 +34,7 @@ from unity_gym.specs import Array
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
 
 
-def course(*criteria: dict[str, Any] | None, told: dict[str, Any] | None = None) -> ParameterCurriculum:
+def course(*criteria: dict[str, Any] | None, status: dict[str, Any] | None = None) -> ParameterCurriculum:
     """Lessons of the behavior B with these criteria, and one more after them."""
     lessons = [
         Lesson.model_validate(
@@ -46,7 +46,7 @@ def course(*criteria: dict[str, Any] | None, told: dict[str, Any] | None = None)
         )
         for index, given in enumerate((*criteria, None))
     ]
-    return ParameterCurriculum("height", lessons, told)
+    return ParameterCurriculum("height", lessons, status)
 
 
 def after(returns: list[float], progress: float = 0.0) -> dict[str, LessonProgress]:
@@ -120,14 +120,14 @@ def test_a_lesson_of_elo_ends_above_a_rating_and_after_its_episodes(tmp_path: Pa
 
 
 def test_lessons_come_one_after_another_and_the_last_never_ends() -> None:
-    told: dict[str, Any] = {}
-    height = course(*({"measure": "progress", "threshold": share} for share in (0.1, 0.2, 0.3)), told=told)
+    status: dict[str, Any] = {}
+    height = course(*({"measure": "progress", "threshold": share} for share in (0.1, 0.2, 0.3)), status=status)
     passed = []
     while height.is_complete(after([], 0.9)):
         height.advance()
         passed.append((height.number, height.lesson.name))
     assert passed == [(1, "L1"), (2, "L2"), (3, "L3")]
-    assert told == {"lesson_num": 3}
+    assert status == {"lesson_num": 3}
     ends = [Lesson.model_validate({"name": "only", "value": 1, "completion_criteria": {"behavior": "B"}})]
     assert not ParameterCurriculum("height", ends).is_complete(after([9]))
 
@@ -135,7 +135,7 @@ def test_lessons_come_one_after_another_and_the_last_never_ends() -> None:
 @pytest.mark.parametrize("number", [2, -1, "first", None])
 def test_a_missing_lesson_raises(number: Any) -> None:
     with pytest.raises(UnityGymError, match=r"in lesson .* of environment_parameters\.height, which has 2 in the set"):
-        course({}, told={"lesson_num": number})
+        course({}, status={"lesson_num": number})
 
 
 # --- What players are told ------------------------------------------------------------------------------------------

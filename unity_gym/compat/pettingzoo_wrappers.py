@@ -169,11 +169,11 @@ class _MultiAgentWrapper:
             for row, agent_id in enumerate(terminals.agent_id):
                 agent = f"{behavior}?agent_id={agent_id}"
                 last = _plain([array[row] for array in terminals.obs])
-                goes_on = agent in self._observations
+                continues = agent in self._observations
                 self._observations.setdefault(agent, last)
                 self._add(agent, terminals, row, done=True)
                 self._infos[agent]["interrupted"] = bool(terminals.interrupted[row])
-                if goes_on:
+                if continues:
                     self._infos[agent]["terminal_observation"] = last
         self._live = list(self._observations)
         self._known.update(self._live)

@@ -205,9 +205,9 @@ class Agents:
             self._put_behavior(self.behaviors[0], rows, done, interrupted)
             return
         for index, behavior in enumerate(self.behaviors):
-            mine = rows[self.behavior[rows] == index]
-            if len(mine):
-                self._put_behavior(behavior, mine, done, interrupted)
+            of_behavior = rows[self.behavior[rows] == index]
+            if len(of_behavior):
+                self._put_behavior(behavior, of_behavior, done, interrupted)
 
     def _put_behavior(self, behavior: str, rows: Array, done: bool, interrupted: bool) -> None:
         encoded = self._encoder.encode(
