@@ -150,8 +150,8 @@ def memory_before(state: tuple[np.ndarray, ...] | None, episode_start: np.ndarra
         return np.where(starts[:, np.newaxis], np.float32(0), np.asarray(state[0], np.float32))
     if size and not starts.all():
         raise UnityGymError(
-            "predict() was given no state, although episodes go on: a policy with memory needs the state that the last "
-            "call returned. sb3-contrib's evaluate_policy loses it; that of stable_baselines3 does not"
+            "predict() got no state in mid-episode: pass the state that the previous call returned. Evaluate with "
+            "stable_baselines3's evaluate_policy; sb3-contrib's drops the state"
         )
     return np.zeros((n, size), np.float32)
 

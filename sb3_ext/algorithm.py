@@ -343,7 +343,9 @@ class UnityAlgorithm(BaseAlgorithm):
         """
         expected, actual = _form(self.policy.adapter.spec), _form(spec)
         if expected != actual:
-            raise UnityGymError(f"this model is of another behavior. It takes {expected}, the environment has {actual}")
+            raise UnityGymError(
+                f"this model is incompatible with the behavior spec: it takes {expected}, the environment has {actual}"
+            )
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed all generators; see `BaseAlgorithm.set_random_seed`."""
@@ -588,8 +590,8 @@ class UnityAlgorithm(BaseAlgorithm):
         wrapper = self.get_vec_normalize_env()
         if wrapper is not None and wrapper.norm_obs:
             raise UnityGymError(
-                "the policy reads what VecNormalize made of the observations, and a model file has no place for its "
-                "statistics: learn with normalize=True in policy_kwargs and VecNormalize(norm_obs=False)"
+                "cannot export: the policy needs VecNormalize's statistics, which an ONNX file cannot store: learn "
+                "with policy_kwargs={'normalize': True} and VecNormalize(norm_obs=False)"
             )
         export_onnx(self.policy, path, deterministic)
 
@@ -610,7 +612,7 @@ def checked_signals(signals: Sequence[RewardSignal] | None) -> list[RewardSignal
     chosen: list[RewardSignal] = [Extrinsic()] if signals is None else list(signals)
     names = [signal.name for signal in chosen]
     if not names or len(set(names)) < len(names):
-        raise UnityGymError(f"reward_signals are one or more of different names; got {names}")
+        raise UnityGymError(f"reward_signals must be one or more with different names, got {names}")
     return chosen
 
 

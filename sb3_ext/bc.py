@@ -263,10 +263,10 @@ class BC(UnityAlgorithm):
             ("window", window),
         ):
             if number < 1:
-                raise UnityGymError(f"{name} is at least 1; got {number}")
+                raise UnityGymError(f"{name} must be at least 1, got {number}")
         if not 0 <= validation_fraction < 1:
             raise UnityGymError(
-                f"validation_fraction is a part of the demonstrations, from 0 to below 1; got {validation_fraction}"
+                f"validation_fraction must be a share of the demonstrations from 0 to below 1, got {validation_fraction}"
             )
         self.batch_size, self.validation_fraction, self.patience = batch_size, validation_fraction, patience
         self.teacher_steps_per_epoch, self.action_scaling = teacher_steps_per_epoch, action_scaling
@@ -484,7 +484,7 @@ class BC(UnityAlgorithm):
 
     def _train_on_watched(self) -> None:
         if not self._watched:
-            raise NotReadyError("nothing was watched: the behavior that is the teacher has to act first")
+            raise NotReadyError("no decision of the teacher was recorded: let the teacher's behavior act first")
         policy, length = self.policy, sequence_length(self.policy)
         newest = Rollout.from_trajectories(Trajectories.join(self._watched[-self._unseen :]), self.device)
         policy.body.update_normalization(newest.observations)

@@ -125,7 +125,7 @@ class BehavioralCloning:
             ("samples_per_update", samples_per_update, 0),
         ):
             if number is not None and number < least:
-                raise UnityGymError(f"{name} of behavioral cloning is at least {least}; got {number}")
+                raise UnityGymError(f"{name} of behavioral cloning must be at least {least}, got {number}")
         self.demonstrations = demonstrations
         self.strength, self.steps, self.learning_rate = strength, steps, learning_rate
         self.n_epochs, self.batch_size, self.samples_per_update = n_epochs, batch_size, samples_per_update

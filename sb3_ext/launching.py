@@ -217,4 +217,4 @@ def _await_behaviors(settings: RunSettings, pool: PlayerPool) -> None:
             f"{sorted(shown)}. Correct or delete the names under behaviors"
         )
     if missing:
-        LOG.warning("No agent has come of %s, which will learn if one does", ", ".join(sorted(missing)))
+        LOG.warning("No agent of %s has appeared; training starts when one does", ", ".join(sorted(missing)))

@@ -309,7 +309,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 def _require_no_options(options: dict[str, object]) -> None:
     if options:
-        raise UnityGymError(f"--{next(iter(options))} is for showing what was learned: give --inference, too")
+        raise UnityGymError(f"--{next(iter(options))} needs --inference: give it, too")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class OnnxPolicy:
         seed: int | None = None,
     ) -> None:
         if env is not None and spec is not None:
-            raise UnityGymError("OnnxPolicy takes env or spec, not both: the environment knows its specification")
+            raise UnityGymError("OnnxPolicy takes env or spec, not both: the environment has its specification")
         self.path = Path(path)
         self._seed = seed
         self._rng = np.random.default_rng(seed)
@@ -162,7 +162,7 @@ class OnnxPolicy:
             for name, shape in sorted(self._sensor_inputs.items(), key=lambda entry: (len(entry[0]), entry[0]))
         ]
         if self.version == 2 and self._declared("discrete"):
-            raise self._error("is of version 2, which does not tell its discrete branches: give OnnxPolicy env or spec")
+            raise self._error("is of version 2, which does not contain the branches: give OnnxPolicy env or spec")
         continuous = sum(self._declared("continuous"))
         return BehaviorSpec(sensors, ActionSpec(continuous, tuple(self._declared("discrete"))))
 
@@ -186,7 +186,7 @@ class OnnxPolicy:
             names = ", ".join(repr(sensors[index].name) for index in self._feeds.get(name, ()))
             fits = name in expected and name in actual and _fits(expected[name], actual[name])
             lines.append(
-                f"  {name}: the file takes {expected.get(name, 'nothing')}, the environment gives "
+                f"  {name}: the file takes {expected.get(name, 'nothing')}, the environment returns "
                 f"{actual.get(name, 'nothing')} {f'({names})' if names else ''}{'' if fits else ' ← differs'}"
             )
         raise self._error("observes other sensors than the environment has:\n" + "\n".join([*lines, _REMEDY]))
@@ -230,8 +230,8 @@ class OnnxPolicy:
         if expected != actual:
             form = "{} continuous actions and discrete branches of {}"
             raise self._error(
-                f"acts in another way than the environment: it gives {form.format(*expected)}, the environment takes "
-                f"{form.format(*actual)}"
+                f"is incompatible with the environment: it returns {form.format(*expected)}, the environment "
+                f"takes {form.format(*actual)}"
                 + (" (in version 2, the sum of the branches). " if self.version == 2 and branches else ". ")
                 + _REMEDY
             )

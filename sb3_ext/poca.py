@@ -66,7 +66,7 @@ class UnityPOCAPolicy(UnityPolicy):
 
         :raises UnityGymError: Always.
         """
-        raise UnityGymError("POCA's critic needs to know the groups of the agents: see group_values")
+        raise UnityGymError("POCA's critic needs the groups of the agents: see group_values")
 
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
         """Return V and b (m, 2, signals) and log-probabilities (m, act_dim) of decisions, and their distribution."""

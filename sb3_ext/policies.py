@@ -313,7 +313,7 @@ class UnityPolicy(AgentPolicy):
             ortho_init=ortho_init,
         )
         if action_scaling not in ("unity", "clip"):
-            raise InvalidValueError(f"action_scaling is 'unity' or 'clip', not {action_scaling!r}")
+            raise InvalidValueError(f"action_scaling must be 'unity' or 'clip', got {action_scaling!r}")
         self.action_scaling = action_scaling
         spec = self.adapter.spec
         self.distribution = ActionDistribution(spec.action_spec)
@@ -327,7 +327,7 @@ class UnityPolicy(AgentPolicy):
 
     def _build_critics(self, heads: int, shared_critic: bool, second_critic: str | None) -> None:
         if second_critic not in (None, "max", "min", "mean"):
-            raise InvalidValueError(f"second_critic is None, 'max', 'min' or 'mean', not {second_critic!r}")
+            raise InvalidValueError(f"second_critic must be None, 'max', 'min' or 'mean', got {second_critic!r}")
         if second_critic and shared_critic:
             raise UnityGymError(
                 f"second_critic={second_critic!r} needs a first critic of its own, which shared_critic=True "

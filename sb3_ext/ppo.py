@@ -204,11 +204,11 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.ent_coef_schedule = ent_coef_schedule or learning_rate_schedule
         for name, allowed in _ALLOWED_VALUES.items():
             if getattr(self, name) not in allowed:
-                raise InvalidValueError(f"{name} is one of {allowed}, not {getattr(self, name)!r}")
+                raise InvalidValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
         sizes = {"buffer_size": buffer_size, "batch_size": batch_size, "n_epochs": n_epochs}
         for name, size in (sizes | {"time_horizon": time_horizon}).items():
             if size is not None and size < 1:
-                raise UnityGymError(f"{name} is at least 1; got {size}")
+                raise UnityGymError(f"{name} must be at least 1, got {size}")
         self.buffer_size, self.batch_size, self.n_epochs = buffer_size, batch_size, n_epochs
         self.time_horizon, self.clip_range, self.clip_range_vf = time_horizon, clip_range, clip_range_vf
         self.target_kl, self.action_scaling, self.second_critic = target_kl, action_scaling, second_critic

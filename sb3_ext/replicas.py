@@ -176,7 +176,7 @@ class Replicas:
                     f"{name} ended with exit code {process.exitcode}. What was learned until then is saved: continue "
                     "with --resume"
                 )
-        return UnityGymError(f"the processes of the learners have lost each other: {error}")
+        return UnityGymError(f"the processes of the learners have lost their connection: {error}")
 
     def close(self) -> None:
         """End the processes, also after Ctrl-C during the shutdown."""

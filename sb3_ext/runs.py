@@ -120,7 +120,7 @@ def _saving(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UnityGymError(
-            f"{path} cannot be written: {error.strerror}. Make room there, then go on with --resume"
+            f"{path} cannot be written: {error.strerror}. Make room there, then continue with --resume"
         ) from error
 
 
@@ -164,7 +164,7 @@ class Run:
                 raise UnityGymError(f"{self.folder} is no run; {self._known_runs()}. Correct {option}")
         elif all(behavior is None or behavior.init_path is None for behavior in behaviors):
             raise UnityGymError(
-                "--inference shows what was learned: give --resume and the --run-id of a run, --initialize-from, or "
+                "--inference needs trained policies: give --resume and the --run-id of a run, --initialize-from, or "
                 "init_path in the settings of the behaviors"
             )
 
@@ -702,5 +702,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise UnityGymError(f"{path} is no JSON: {error}. Delete it; the run goes on without it") from error
+        raise UnityGymError(f"{path} is no JSON: {error}. Delete it; the run continues without it") from error
     return tree if isinstance(tree, dict) else {}

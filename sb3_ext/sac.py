@@ -150,7 +150,9 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         _init_setup_model: bool = True,
     ) -> None:
         if learning_rate_schedule not in ("linear", "constant"):
-            raise InvalidValueError(f"learning_rate_schedule is 'linear' or 'constant', not {learning_rate_schedule!r}")
+            raise InvalidValueError(
+                f"learning_rate_schedule must be 'linear' or 'constant', got {learning_rate_schedule!r}"
+            )
         given: dict[str, Any] = {
             "steps_per_update": steps_per_update,
             "buffer_init_steps": buffer_init_steps,
@@ -192,7 +194,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             "tau": tau,
         }.items():
             if number <= 0:
-                raise UnityGymError(f"{name} is above 0; got {number}")
+                raise UnityGymError(f"{name} must be above 0, got {number}")
         if buffer_size < batch_size:
             raise UnityGymError(
                 f"buffer_size {buffer_size} does not hold a batch of {batch_size}: give more, or a smaller batch"
@@ -221,8 +223,8 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         )
         if self._vec_normalize_env is not None:
             raise UnityGymError(
-                "what was seen long ago was normalized by VecNormalize otherwise than what is seen now: take the "
-                "wrapper off and give policy_kwargs={'normalize': True}"
+                "SAC does not support VecNormalize: the replay buffer would mix different normalizations. Remove it "
+                "and pass policy_kwargs={'normalize': True}"
             )
         self.adapter = None if self.env is None else self._columns_of(self.env)
         self._owed = self._signals_owed = 0.0  # updates that are due
@@ -630,7 +632,9 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         expected |= {"action": (action_size,), "mask": (sum(spec.action_spec.discrete_branches),)}
         actual = {name: shape for name, shape in shapes.items() if name in expected or name.startswith("observation_")}
         if actual and expected != actual:
-            raise UnityGymError(f"{path} is of another behavior. This model sees {expected}, the file holds {actual}")
+            raise UnityGymError(
+                f"{path} is incompatible with the behavior spec: this model has {expected}, the file {actual}"
+            )
         self.replay_buffer = buffer
 
     def _excluded_save_params(self) -> list[str]:

@@ -129,12 +129,12 @@ class SelfPlay:
         self.play_against_latest_model_ratio, self.k_factor = play_against_latest_model_ratio, k_factor
         for name, least in {"save_steps": 1, "team_change": 1, "swap_steps": 1, "window": 0}.items():
             if getattr(self, name) < least:
-                raise UnityGymError(f"{name} of SelfPlay is at least {least}; got {getattr(self, name)}")
+                raise UnityGymError(f"{name} of SelfPlay must be at least {least}, got {getattr(self, name)}")
         if not window and not opponents and play_against_latest_model_ratio < 1:
             raise UnityGymError("window=0 keeps no snapshots: give the model files that play in opponents")
         if not 0 <= play_against_latest_model_ratio <= 1:
             raise UnityGymError(
-                f"play_against_latest_model_ratio is a share, from 0 to 1; got {play_against_latest_model_ratio}"
+                f"play_against_latest_model_ratio must be a share from 0 to 1, got {play_against_latest_model_ratio}"
             )
         self._initial_elo, self._paths = initial_elo, [os.fspath(path) for path in opponents]
         self._rng = np.random.default_rng(seed)

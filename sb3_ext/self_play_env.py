@@ -62,7 +62,7 @@ class SelfPlayVecEnv(UnityVecEnv):
         if behavior is None and len(behaviors) == 1:
             (behavior,) = behaviors
         if behavior not in behaviors:
-            raise InvalidValueError(f"behavior is one of {behaviors}, the one that learns; got {behavior!r}")
+            raise InvalidValueError(f"behavior must be one of {behaviors}, the one that learns, got {behavior!r}")
         others = {name: name.partition("?")[0] for name in tables if name.partition("?")[0] != behavior}
         self._teams = sorted((name for name in tables if name not in others), key=number_and_name)
         if self._opponents.keys() != set(others.values()):
@@ -149,7 +149,7 @@ class SelfPlayCallback(BaseCallback):
     def _on_training_start(self) -> None:
         if not isinstance(self.training_env, SelfPlayVecEnv) or not isinstance(self.model, UnityAlgorithm):
             raise UnityGymError(
-                "SelfPlayCallback needs PPO, POCA or SAC of sb3_ext on a SelfPlayVecEnv without wrappers; got "
+                "SelfPlayCallback needs PPO, POCA or SAC of sb3_ext on a SelfPlayVecEnv without wrappers, got "
                 f"{type(self.model).__name__} on {type(self.training_env).__name__}"
             )
         self._env = self.training_env

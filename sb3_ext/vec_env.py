@@ -79,7 +79,7 @@ class UnityVecEnv(VecEnv):
         **options: Unpack[PlayerKeywords],
     ) -> None:
         if render_mode not in (None, "rgb_array"):
-            raise InvalidValueError(f"render_mode is None or 'rgb_array', not {render_mode!r}")
+            raise InvalidValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
         require_form(observations)
         require_wait_for(wait_for)
         settings = PlayerOptions(**{**registered_options(env_id), **options})

@@ -86,7 +86,7 @@ class Workers:
         env = model.env
         if not isinstance(env, UnityVecEnv):
             raise UnityGymError(
-                f"workers launch the players of a UnityVecEnv, which is not in a wrapper; got {type(env).__name__}"
+                f"workers launch the players of a UnityVecEnv, which is not in a wrapper, got {type(env).__name__}"
             )
         with self.samplers(env.copies(), model.threaded) as samplers:
             _CallbackTraining(samplers, plain_name(env.behavior), model, callback, log_interval).run()

@@ -588,7 +588,7 @@ def test_a_path_that_would_be_lost_or_overwritten_raises(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        ({"observations": [np.zeros(5, np.float32)]}, DemonstrationError, r"float32 \(4,\); got float32 \(5,\)"),
+        ({"observations": [np.zeros(5, np.float32)]}, DemonstrationError, r"float32 \(4,\), got float32 \(5,\)"),
         ({"observations": [np.zeros(4)]}, DemonstrationError, r"got float64 \(4,\)"),
         ({"observations": []}, DemonstrationError, "observes"),
         ({"observations": [np.full(4, np.nan, np.float32)]}, DemonstrationError, "NaN"),
@@ -758,7 +758,7 @@ def _wide_mask(pair: Any) -> None:
     ("change", "match"),
     [
         (_nan, "NaN"),
-        (_no_action, r"8 bytes; got \[0\]"),
+        (_no_action, r"8 bytes, got \[0\]"),
         (_no_sensor, "sensors"),
         (_no_png, "PNG"),
         (_wrong_choice, "outside its branches"),

@@ -71,7 +71,7 @@ def assert_closed(env: UnityEnvironment, why: str) -> None:
     [
         ("exit-at-start", 20, PlayerError, "exit code 3.*something is wrong with my start"),
         ("never-dial", 3, PlayerTimeoutError, "sent nothing for 3 s.*rogue player: never-dial"),
-        ("version-2", 20, ProtocolError, r"version 2\.0\.0.*package 4\.0\.0.*speaks 1\.5\.0.*rogue player: version-2"),
+        ("version-2", 20, ProtocolError, r"version 2\.0\.0.*package 4\.0\.0.*uses 1\.5\.0.*rogue player: version-2"),
     ],
 )
 def test_a_failed_launch_reports_the_cause(
@@ -207,7 +207,7 @@ def test_an_unreferenced_environment_ends_its_player(tmp_path: Path) -> None:
         ({"worker_id": 1}, UnityGymError, "worker_id=1"),
         ({"visual_dtype": "float64"}, InvalidValueError, "'float32' or 'uint8', not 'float64'"),
         ({"uncompressed_layout": "CWH"}, InvalidValueError, "'auto', 'CHW' or 'HWC', not 'CWH'"),
-        ({"num_areas": 0}, UnityGymError, "num_areas is at least 1; got 0"),
+        ({"num_areas": 0}, UnityGymError, "num_areas must be at least 1, got 0"),
     ],
 )
 def test_an_invalid_option_raises_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -234,11 +234,11 @@ def test_calls_in_the_wrong_order_and_unknown_names_leave_the_environment_usable
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (ActionTuple(np.zeros((2, 1))), r"1 agents .* shape \(1, 1\); got \(2, 1\)"),
+        (ActionTuple(np.zeros((2, 1))), r"1 agents .* shape \(1, 1\), got \(2, 1\)"),
         (ActionTuple(np.zeros((1, 2))), r"got \(1, 2\)"),
         (ActionTuple(), r"got \(0, 0\)"),
         (ActionTuple(discrete=np.zeros((1, 1), int)), r"continuous actions .* got \(1, 0\)"),
-        (ActionTuple(np.zeros((1, 1)), np.zeros((1, 1), int)), r"discrete actions .* \(1, 0\); got \(1, 1\)"),
+        (ActionTuple(np.zeros((1, 1)), np.zeros((1, 1), int)), r"discrete actions .* \(1, 0\), got \(1, 1\)"),
         (ActionTuple(np.full((1, 1), np.nan)), "NaN"),
         (np.zeros((1, 1)), "an ActionTuple, not ndarray"),
     ],

@@ -188,7 +188,7 @@ FAULTS = {
     "wrong-mask": Fault(ProtocolError, "mask"),
     "twins": Fault(ProtocolError, "unique"),
     "negative-id": Fault(ProtocolError, "negative"),
-    "unknown-behavior": Fault(ProtocolError, r"\['Stranger\?team=0'\] came before"),
+    "unknown-behavior": Fault(ProtocolError, r"\['Stranger\?team=0'\] appeared before"),
     "broken-side-channel": Fault(ProtocolError, "StatsSideChannel|ends? too early|announces 100 bytes"),
     "broken-statistic": Fault(ProtocolError, "unknown aggregation 99"),
 }

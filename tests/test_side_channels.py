@@ -105,7 +105,7 @@ def test_engine_configuration(options: dict[str, float], payloads: list[bytes]) 
 
 @pytest.mark.parametrize("half", [{"width": 80}, {"height": 60}])
 def test_a_resolution_of_one_number_raises(half: dict[str, int]) -> None:
-    with pytest.raises(UnityGymError, match="width and height go together"):
+    with pytest.raises(UnityGymError, match="width and height must be given together"):
         EngineConfigurationChannel().set_configuration_parameters(**half)  # type: ignore[arg-type]
 
 

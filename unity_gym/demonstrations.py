@@ -163,9 +163,9 @@ def load(
     """
     _require_visual_dtype(visual_dtype)
     if uncompressed_layout not in ("auto", "CHW", "HWC"):
-        raise InvalidValueError(f"uncompressed_layout is 'auto', 'CHW' or 'HWC', not {uncompressed_layout!r}")
+        raise InvalidValueError(f"uncompressed_layout must be 'auto', 'CHW' or 'HWC', got {uncompressed_layout!r}")
     if action_record not in ("auto", "same", "next"):
-        raise InvalidValueError(f"action_record is 'auto', 'same' or 'next', not {action_record!r}")
+        raise InvalidValueError(f"action_record must be 'auto', 'same' or 'next', got {action_record!r}")
     if done_record not in ("auto", "last", "first"):
         raise InvalidValueError(f"done_record must be 'auto', 'last' or 'first', got {done_record!r}")
     path = Path(path)
@@ -279,7 +279,7 @@ class DemonstrationWriter:
             action = self._spec.action_spec.empty_action(1)
         self._spec.action_spec.validate(action, 1, self._behavior_name)
         if not np.isfinite([reward, group_reward]).all():
-            raise DemonstrationError(f"rewards are finite numbers; got {reward} and {group_reward}")
+            raise DemonstrationError(f"rewards must be finite numbers, got {reward} and {group_reward}")
         pair = AgentInfoActionPair()
         info = pair.agent_info
         info.reward, info.group_reward = float(reward), float(group_reward)
@@ -300,7 +300,7 @@ class DemonstrationWriter:
             expected = [f"{dtype} {shape}" for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
             given = [f"{array.dtype} {array.shape}" for array in arrays]
             raise DemonstrationError(
-                f"behavior {self._behavior_name!r} observes {', '.join(expected)}; got {', '.join(given)}: pass one "
+                f"behavior {self._behavior_name!r} observes {', '.join(expected)}, got {', '.join(given)}: pass one "
                 "array a sensor, not concatenated, of the dtype that the writer was made for"
             )
         for index, (head, array) in enumerate(zip(self._heads, arrays, strict=True)):
@@ -318,7 +318,7 @@ class DemonstrationWriter:
         if mask.shape != (self._mask_width,):
             raise DemonstrationError(
                 f"an action mask of behavior {self._behavior_name!r} has the shape ({self._mask_width},), a place for "
-                f"each choice of each branch; got {mask.shape}"
+                f"each choice of each branch, got {mask.shape}"
             )
         return (~mask.astype(bool)).tobytes()
 
@@ -813,7 +813,7 @@ def _actions(spec: ActionSpec, sent: list[Any], behavior: str) -> ActionTuple:
 
 def _floats(packed: list[bytes], width: int) -> Array:
     if not set(map(len, packed)) <= {4 * width}:
-        raise ValueError(f"an action of {width} numbers has {4 * width} bytes; got {sorted(set(map(len, packed)))}")
+        raise ValueError(f"an action of {width} numbers has {4 * width} bytes, got {sorted(set(map(len, packed)))}")
     return np.frombuffer(bytearray().join(packed), "<f4").reshape(len(packed), width)
 
 
@@ -915,13 +915,13 @@ def _head(sensor: ObservationSpec, dtype: np.dtype[Any]) -> Any:
 
 def _require_visual_dtype(visual_dtype: str) -> None:
     if visual_dtype not in ("uint8", "float32"):
-        raise InvalidValueError(f"visual_dtype is 'uint8' or 'float32', not {visual_dtype!r}")
+        raise InvalidValueError(f"visual_dtype must be 'uint8' or 'float32', got {visual_dtype!r}")
 
 
 def _new_file(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix != SUFFIX:
-        raise DemonstrationError(f"a demonstration has the suffix {SUFFIX!r}, which Unity looks for; got {path.name!r}")
+        raise DemonstrationError(f"a demonstration has the suffix {SUFFIX!r}, which Unity looks for, got {path.name!r}")
     if not path.parent.is_dir():
         raise DemonstrationError(f"there is no folder {path.parent} for the demonstration {path.name}: make it first")
     if path.exists():

@@ -95,14 +95,14 @@ class UnityEnvironment:
     ) -> None:
         if file_name is None and worker_id != 0:
             raise UnityGymError(
-                f"the Editor is one player and always worker 0; got worker_id={worker_id}: name a build in file_name"
+                f"worker_id must be 0 with the Editor, which is one player, got {worker_id}: name a build in file_name"
             )
         if visual_dtype not in ("float32", "uint8"):
-            raise InvalidValueError(f"visual_dtype is 'float32' or 'uint8', not {visual_dtype!r}")
+            raise InvalidValueError(f"visual_dtype must be 'float32' or 'uint8', got {visual_dtype!r}")
         if uncompressed_layout not in ("auto", "CHW", "HWC"):
-            raise InvalidValueError(f"uncompressed_layout is 'auto', 'CHW' or 'HWC', not {uncompressed_layout!r}")
+            raise InvalidValueError(f"uncompressed_layout must be 'auto', 'CHW' or 'HWC', got {uncompressed_layout!r}")
         if num_areas < 1:
-            raise UnityGymError(f"num_areas is at least 1; got {num_areas}")
+            raise UnityGymError(f"num_areas must be at least 1, got {num_areas}")
         wire_seed(seed)
         self.file_name = None if file_name is None else str(file_name)
         self.seed = seed
@@ -189,8 +189,8 @@ class UnityEnvironment:
         own_version = encode.COMMUNICATION_VERSION
         if communication_version.partition(".")[0] != own_version.partition(".")[0]:
             raise ProtocolError(
-                f"the player speaks communication version {communication_version or 'unknown'} (ML-Agents package "
-                f"{package_version or 'unknown'}); this package speaks {own_version}: build the player with a package "
+                f"the player uses communication version {communication_version or 'unknown'} (ML-Agents package "
+                f"{package_version or 'unknown'}); this package uses {own_version}: build the player with a package "
                 "whose communication version is 1.x (1.0.0 or newer)"
             )
 
@@ -340,7 +340,7 @@ class UnityEnvironment:
         """Send the actions: the first half of `step`."""
         self._require_reset()
         if self._is_unread:
-            raise NotReadyError("the last step was interrupted before its reply came: call reset()")
+            raise NotReadyError("the last step was interrupted before its reply arrived: call reset()")
         encoded = {}
         for name, (decisions, _) in self._steps.items():
             n = len(decisions)
@@ -421,7 +421,7 @@ class UnityEnvironment:
             self._start_behavior(name, self._announced[name], agents[name][0])
         unknown = [name for name in agents if name not in self._specs and agents[name]]
         if unknown:
-            raise ProtocolError(f"agents of behaviors {unknown} came before the player announced these behaviors")
+            raise ProtocolError(f"agents of behaviors {unknown} appeared before the player announced these behaviors")
         steps = {name: decoder.decode(agents.get(name, ())) for name, decoder in self._decoders.items()}
         for name, pair in steps.items():
             for part in pair:
@@ -482,7 +482,7 @@ class UnityEnvironment:
         spec.validate(action, 1, behavior_name)
         if agent_id not in decisions.agent_id_to_index:
             raise ActionError(
-                f"agent {agent_id} of behavior {behavior_name!r} asks for no decision; these do: "
+                f"agent {agent_id} of behavior {behavior_name!r} requests no decision; these do: "
                 f"{decisions.agent_id.tolist()}"
             )
         row = decisions.agent_id_to_index[agent_id]
@@ -519,7 +519,7 @@ class UnityEnvironment:
     def _require_reset(self) -> None:
         self._require_open()
         if not (self._is_launched and self._was_reset):
-            raise NotReadyError("step() came before the first reset(): call reset()")
+            raise NotReadyError("step() before the first reset(): call reset()")
 
     def _require_behavior(self, name: str) -> None:
         self._require_reset()

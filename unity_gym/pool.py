@@ -91,13 +91,13 @@ class PlayerPool:
         share_table: bool = False,
     ) -> None:
         if n_instances < 1:
-            raise UnityGymError(f"n_instances is at least 1; got {n_instances}")
+            raise UnityGymError(f"n_instances must be at least 1, got {n_instances}")
         if n_instances > 1 and options.file_name is None:
             raise UnityGymError("the Editor is one player: name a build in file_name, or leave n_instances at 1")
         if n_instances > 1 and options.side_channels:
-            raise UnityGymError("a side channel speaks with one player: leave n_instances at 1 to pass side_channels")
+            raise UnityGymError("a side channel belongs to one player: leave n_instances at 1 to pass side_channels")
         if options.display not in (None, "xvfb"):
-            raise InvalidValueError(f"display is None (this machine's screen) or 'xvfb', not {options.display!r}")
+            raise InvalidValueError(f"display must be None (this machine's screen) or 'xvfb', got {options.display!r}")
         self.options = options
         self.tables: dict[str, AgentTable] = {}
         self.rendering: dict[int, RenderingChannel] = {}
@@ -322,7 +322,7 @@ class PlayerPool:
         """
         if not (self._under_way or self._unreported):
             self._require_ready(())
-            raise NotReadyError("receive() without a player that was sent to: call send() first")
+            raise NotReadyError("receive() before send(): call send() first")
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         minimum = min(minimum - len(self._unreported), len(self._under_way))
         while True:

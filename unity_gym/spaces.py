@@ -93,7 +93,7 @@ def require_form(observations: str) -> None:
     :raises InvalidValueError: If `observations` is neither "split" nor "sensors".
     """
     if observations not in ("split", "sensors"):
-        raise InvalidValueError(f"observations is 'split' or 'sensors', not {observations!r}")
+        raise InvalidValueError(f"observations must be 'split' or 'sensors', got {observations!r}")
 
 
 def split_rows(observations: Any) -> Iterable[Any]:
@@ -157,7 +157,7 @@ def action_tuple(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
         if not isinstance(actions, dict) or set(actions) != {"continuous", "discrete"}:
             raise ActionError(
                 f"a hybrid action is a dict of 'continuous' ({n}, {spec.continuous_size}) and 'discrete' "
-                f"({n}, {spec.discrete_size}); got {type(actions).__name__} "
+                f"({n}, {spec.discrete_size}), got {type(actions).__name__} "
                 f"{sorted(actions) if isinstance(actions, dict) else ''}"
             )
         continuous, discrete = actions["continuous"], actions["discrete"]
@@ -186,5 +186,5 @@ def _action_array(part: Any, n: int, width: int, kind: str) -> Array:
     if array.shape == (n,) and width == 1:
         array = array[:, np.newaxis]
     if array.shape != (n, width):
-        raise ActionError(f"{kind} actions of {n} agents have the shape ({n}, {width}); got {array.shape}")
+        raise ActionError(f"{kind} actions of {n} agents have the shape ({n}, {width}), got {array.shape}")
     return array

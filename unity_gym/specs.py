@@ -169,7 +169,7 @@ class ActionSpec(NamedTuple):
             if part.shape != (n_agents, width):
                 raise ActionError(
                     f"behavior {behavior!r} has {n_agents} agents that wait for an action and takes {kind} actions "
-                    f"of shape ({n_agents}, {width}); got {part.shape}"
+                    f"of shape ({n_agents}, {width}), got {part.shape}"
                 )
         if self.continuous_size and not np.isfinite(action.continuous).all():
             raise ActionError(f"the continuous actions for behavior {behavior!r} hold NaN or infinite values")

@@ -65,17 +65,19 @@ class NetworkSettings:
     def __post_init__(self) -> None:
         for name in ("hidden_units", "num_layers", "sequence_length"):
             if getattr(self, name) < 1:
-                raise UnityGymError(f"{name} is at least 1; got {getattr(self, name)}")
+                raise UnityGymError(f"{name} must be at least 1, got {getattr(self, name)}")
         if any(width < 1 for width in self.widths):
             raise UnityGymError(f"the widths of net_arch must be at least 1, got {list(self.widths)}")
         if self.memory_size < 0 or self.memory_size % 2:
-            raise UnityGymError(f"memory_size is even, or 0 for no memory; got {self.memory_size}")
+            raise UnityGymError(f"memory_size must be even, or 0 for no LSTM, got {self.memory_size}")
         if self.use_previous_action and not self.memory_size:
             raise UnityGymError(
                 "use_previous_action must come with memory_size, got memory_size=0: the LSTM reads the previous action"
             )
         if self.goal_conditioning_type not in ("hyper", "none"):
-            raise InvalidValueError(f"goal_conditioning_type is 'hyper' or 'none', not {self.goal_conditioning_type!r}")
+            raise InvalidValueError(
+                f"goal_conditioning_type must be 'hyper' or 'none', got {self.goal_conditioning_type!r}"
+            )
 
 
 class Inputs(list[torch.Tensor]):

@@ -51,7 +51,7 @@ class GroupBody(Encoding):
             raise UnityGymError("net_arch must have at least one layer for the group critic, got []")
         inner, width = widths[0], widths[-1]
         if width % HEADS:
-            raise UnityGymError(f"hidden_units is a multiple of {HEADS}, the attention's heads; got {width}")
+            raise UnityGymError(f"hidden_units must be a multiple of {HEADS}, the attention's heads, got {width}")
         self._actions = actions
         action_size = actions.continuous_size + sum(actions.discrete_branches)
         self.embed_state = linear(self.size, inner, kaiming())

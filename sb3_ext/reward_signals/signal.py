@@ -35,7 +35,7 @@ class RewardSignal(nn.Module):
     def __init__(self, gamma: float = 0.99, strength: float = 1.0) -> None:
         super().__init__()
         if not 0 <= gamma <= 1:
-            raise UnityGymError(f"the gamma of a reward signal lies in 0…1; got {gamma}")
+            raise UnityGymError(f"the gamma of a reward signal must be in [0, 1], got {gamma}")
         self.gamma, self.strength = gamma, strength
 
     def setup(self, spec: BehaviorSpec) -> None:

@@ -844,7 +844,7 @@ class Curriculum(Block):
         for index, lesson in enumerate(lessons[:-1]):
             if lesson.completion_criteria is None:
                 raise _refusal(
-                    "give completion_criteria: without them the next lesson never comes",
+                    "give completion_criteria: without them the next lesson never starts",
                     at=(index, "completion_criteria"),
                 )
         return lessons

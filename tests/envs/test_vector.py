@@ -242,7 +242,7 @@ def test_the_embedded_player_creates_as_many_areas_as_the_agents_need(
     envs = gym.make_vec("Unity-v0", num_envs=8, n_instances=2, file_name="embedded:Pairs")
     assert envs.reset()[0].shape == (8, 1)
     envs.close()
-    with pytest.raises(UnityGymError, match=r"2 agents of 'Pair.team=0', .* multiple of 4 with n_instances=2; got 6"):
+    with pytest.raises(UnityGymError, match=r"2 agents of 'Pair.team=0', .* multiple of 4 with n_instances=2, got 6"):
         gym.make_vec("Unity-v0", num_envs=6, n_instances=2, file_name="embedded:Pairs")
 
 

@@ -292,7 +292,7 @@ def test_a_model_and_its_file_return_the_same_actions_with_all_sensors(form: str
             np.testing.assert_array_equal(actions["discrete"], expected["discrete"])
             observations, _, starts, _ = env.step(actions)
         for forgetful in (model, policy):
-            with pytest.raises(UnityGymError, match="no state, although episodes go on"):
+            with pytest.raises(UnityGymError, match="got no state in mid-episode"):
                 forgetful.predict(observations, None, np.array([True, True, True, False]))
         alone, _ = policy.predict({key: part[0] for key, part in observations.items()})
         assert env.action_space.contains({key: np.asarray(part) for key, part in alone.items()})
@@ -342,7 +342,7 @@ def test_a_policy_that_needs_vecnormalize_cannot_be_exported(tmp_path: Path) -> 
     env = VecMonitor(DummyVecEnv([lambda: gym.make("Pendulum-v1")]))
     path = tmp_path / "model.onnx"
     model = PPO("UnityPolicy", VecNormalize(env))
-    with pytest.raises(UnityGymError, match=r"VecNormalize .* normalize=True"):
+    with pytest.raises(UnityGymError, match=r"VecNormalize's statistics, .*'normalize': True"):
         model.export_onnx(path)
     assert not path.exists()
     model.set_env(VecNormalize(env, norm_obs=False))
@@ -514,14 +514,14 @@ def test_an_incompatible_environment_raises_with_each_differing_sensor() -> None
         OnnxPolicy(path, spec=BehaviorSpec(sensors, ActionSpec(0, (7,))))
     words = str(refusal.value).splitlines()
     assert "PushBlockCollab.onnx" in words[0]
-    assert "obs_0: the file takes (6, 20, 20), the environment gives (6, 20, 20)" in words[1]
+    assert "obs_0: the file takes (6, 20, 20), the environment returns (6, 20, 20)" in words[1]
     assert "differs" not in words[1]
-    assert "obs_1: the file takes (10,), the environment gives (9,) ('sensor of (9,)') ← differs" in words[2]
-    assert "obs_2: the file takes nothing, the environment gives (4,)" in words[3]
+    assert "obs_1: the file takes (10,), the environment returns (9,) ('sensor of (9,)') ← differs" in words[2]
+    assert "obs_2: the file takes nothing, the environment returns (4,)" in words[3]
     assert "Give OnnxPolicy the environment" in words[4]
     with pytest.raises(UnityGymError, match=r"discrete branches of \[7\], .* 2 continuous .* \[3, 2\]"):
         OnnxPolicy(path, spec=BehaviorSpec([sensor(6, 20, 20), sensor(10)], HYBRID))
-    with pytest.raises(UnityGymError, match=r"takes \(336,\), the environment gives \(100,\)"):
+    with pytest.raises(UnityGymError, match=r"takes \(336,\), the environment returns \(100,\)"):
         older("SoccerTwos", (60, 40), ActionSpec(0, (3, 3, 3)))
     with pytest.raises(UnityGymError, match="in version 2, the sum"):
         older("SoccerTwos", (300, 36), ActionSpec(0, (3, 3, 4)))

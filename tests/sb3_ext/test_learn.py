@@ -347,7 +347,7 @@ def content(folder: Path) -> dict[str, bytes]:
         (["--run-id", "new", "--env", "embedded:3DBall"], "the environment has a behavior '3DBall'"),
         (["--run-id", "new", "--initialize-from", "nothing"], "has no checkpoint of Basic"),
         (["--run-id", "new", "--num-envs", "0"], "env_settings.num_envs"),
-        (["--run-id", "new", "--episodes", "3"], "--episodes is for showing what was learned"),
+        (["--run-id", "new", "--episodes", "3"], "--episodes needs --inference"),
         (["--resume", "--inference", "--json"], "--json prints the result of --episodes"),
         (["--inference", "--initialize-from", "lod"], "is no run; "),
     ],
@@ -532,7 +532,7 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_file(tmp_path: Path) -> N
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
         with pytest.raises(
-            UnityGymError, match=r"file cannot be written: .*\. Make room there, then go on with --resume"
+            UnityGymError, match=r"file cannot be written: .*\. Make room there, then continue with --resume"
         ):
             write(tmp_path / "file", bytes(10_000))
     finally:
@@ -555,7 +555,7 @@ def test_a_disk_that_is_full_at_a_checkpoint_ends_the_run_and_keeps_the_last(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     errors = capsys.readouterr().err
-    assert "cannot be written: File too large. Make room there, then go on with --resume" in errors
+    assert "cannot be written: File too large. Make room there, then continue with --resume" in errors
     assert errors.count("\n") == 1
     after = content(tmp_path / "old")
     assert after.keys() == before.keys()

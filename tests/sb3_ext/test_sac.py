@@ -570,7 +570,7 @@ def test_a_replay_buffer_of_another_behavior_raises(tmp_path: Path) -> None:
     model.learn(20)
     model.save_replay_buffer(tmp_path / "buffer.npz")
     other = SAC("UnitySACPolicy", make_toys(spaces.Discrete(3)), device="cpu")
-    with pytest.raises(UnityGymError, match="of another behavior"):
+    with pytest.raises(UnityGymError, match="incompatible with the behavior spec"):
         other.load_replay_buffer(tmp_path / "buffer.npz")
     (tmp_path / "text").write_text("no buffer")
     with pytest.raises(UnityGymError, match="cannot be used as a replay buffer"):

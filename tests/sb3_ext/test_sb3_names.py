@@ -165,9 +165,9 @@ def test_target_update_interval_and_target_entropy_take_effect_in_sac(env: Any) 
         (SAC, {"ent_coef": "auto_x"}, "ent_coef must be a number, 'auto' or"),
         (SAC, {"ent_coef": -0.1}, "ent_coef must be at least 0"),
         (SAC, {"target_entropy": "low"}, "target_entropy must be 'auto' or a number"),
-        (SAC, {"target_update_interval": 0}, "target_update_interval is above 0"),
+        (SAC, {"target_update_interval": 0}, "target_update_interval must be above 0"),
         (SAC, {"action_noise": NormalActionNoise([0.0], [1.0])}, "action_noise must be None, got .*: the entropy"),
-        (PPO, {"advantage_normalization": "none"}, "advantage_normalization is one of"),
+        (PPO, {"advantage_normalization": "none"}, "advantage_normalization must be one of"),
     ],
 )
 def test_two_names_of_one_parameter_or_a_wrong_value_raise_one_clear_error(

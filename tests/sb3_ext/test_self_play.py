@@ -541,9 +541,9 @@ def test_teams_of_one_behavior_without_self_play_learn_together(
 @pytest.mark.parametrize(
     ("numbers", "told"),
     [
-        ({"window": -1}, "window of SelfPlay is at least 0; got -1"),
-        ({"save_steps": 0}, "save_steps of SelfPlay is at least 1; got 0"),
-        ({"play_against_latest_model_ratio": 1.5}, "is a share, from 0 to 1; got 1.5"),
+        ({"window": -1}, "window of SelfPlay must be at least 0, got -1"),
+        ({"save_steps": 0}, "save_steps of SelfPlay must be at least 1, got 0"),
+        ({"play_against_latest_model_ratio": 1.5}, "must be a share from 0 to 1, got 1.5"),
         ({"window": 0}, "window=0 keeps no snapshots: give the model files"),
     ],
 )
@@ -553,7 +553,7 @@ def test_invalid_numbers_raise(numbers: dict[str, Any], told: str) -> None:
 
 
 def test_an_environment_without_opponents_raises(make: Any, tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match=r"behavior is one of \['Hunter', 'Prey'\].*got None"):
+    with pytest.raises(InvalidValueError, match=r"behavior must be one of \['Hunter', 'Prey'\].*got None"):
         make(scene="Hunt")
     with pytest.raises(UnityGymError, match=r"opponents has files for \[\], and the other behaviors .*\['Prey'\]"):
         make(scene="Hunt", behavior="Hunter")

@@ -481,7 +481,7 @@ BROKEN = [
         "low <= high; [3.0, 2.0] is none",
     ),
     (PARAMETER.replace("@", "{curriculum: []}"), 3, f"{MASS}.curriculum", "[]", "give at least one entry"),
-    (CURRICULUM.replace("@", ""), 5, CRITERIA, "no value", "the next lesson never comes"),
+    (CURRICULUM.replace("@", ""), 5, CRITERIA, "no value", "the next lesson never starts"),
     (
         LESSON.replace("@", "behavior: Ball, measure: progress, threshold: 5"),
         5,

@@ -152,7 +152,7 @@ def test_arguments_that_workers_cannot_copy_raise() -> None:
         with pytest.raises(UnityGymError, match="side_channels belong to the process of the script"):
             model.learn(10, workers=Workers(1))
         model = PPO("UnityPolicy", VecMonitor(env), device="cpu")
-        with pytest.raises(UnityGymError, match="which is not in a wrapper; got VecMonitor"):
+        with pytest.raises(UnityGymError, match="which is not in a wrapper, got VecMonitor"):
             model.learn(10, workers=Workers(1))
     with pytest.raises(UnityGymError, match="the Editor is one player"):
         PlayerCopies(PlayerOptions())

@@ -259,7 +259,7 @@ def test_boards_without_a_move_are_shuffled_before_a_decision_is_requested() -> 
 
 
 def test_impossible_sizes_raise() -> None:
-    with pytest.raises(PlayerError, match="minRows from 3 to 9; got 10"), playing(minRows=10):
+    with pytest.raises(PlayerError, match="minRows from 3 to 9, got 10"), playing(minRows=10):
         pass
 
 

@@ -155,7 +155,7 @@ def drop_values(agents: list[Agent]) -> None:
         (negate_group, "the negative group id -3"),
         (spoil_mask, "other bytes than 0 and 1"),
         (change_shape, r"shape \(3, 2\); now agents sent \[\(2, 3\), \(3, 2\)\]"),
-        (drop_values, "24 bytes; got"),
+        (drop_values, "24 bytes, got"),
     ],
 )
 @pytest.mark.parametrize("done", [False, True])

@@ -268,7 +268,7 @@ def test_a_mapping_that_does_not_fit_raises(mapping: tuple[int, ...]) -> None:
 def test_uncompressed_data_of_another_length_raise() -> None:
     short = camera(3, "CHW", data=np.zeros((3, HEIGHT, WIDTH)))
     short.values = short.values[:2]
-    with pytest.raises(ProtocolError, match=r"'Ball', sensor 0 \('eye'\).*420 bytes; got \[280, 420\]"):
+    with pytest.raises(ProtocolError, match=r"'Ball', sensor 0 \('eye'\).*420 bytes, got \[280, 420\]"):
         decoded([camera(3, "CHW", data=np.zeros((3, HEIGHT, WIDTH))), short])
 
 

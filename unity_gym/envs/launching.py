@@ -60,7 +60,7 @@ def launch_rows(
         if num_envs % (per_area * n_instances):
             raise UnityGymError(
                 f"an area of {options.file_name} has {per_area} agents of {name!r}, so that num_envs is a multiple of "
-                f"{per_area * n_instances} with n_instances={n_instances}; got {num_envs}"
+                f"{per_area * n_instances} with n_instances={n_instances}, got {num_envs}"
             )
     except BaseException:
         pool.close()

@@ -28,7 +28,7 @@ def open_window(render_mode: str | None, title: str) -> Window | None:
     :raises UnityGymError: If a window is needed and there is no display.
     """
     if render_mode not in (None, *_MODES):
-        raise InvalidValueError(f"render_mode is one of {list(_MODES)} or None, not {render_mode!r}")
+        raise InvalidValueError(f"render_mode must be one of {list(_MODES)} or None, got {render_mode!r}")
     return Window(title, RENDER_FPS) if render_mode == "human" else None
 
 

@@ -92,7 +92,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         name = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
         if name not in modes:
             raise InvalidValueError(
-                f"autoreset_mode is one of {sorted(modes)}, not {name!r}: Unity starts the next episode by itself"
+                f"autoreset_mode must be one of {sorted(modes)}, got {name!r}: Unity starts the next episode by itself"
             )
         require_form(observations)
         require_wait_for(wait_for)
@@ -141,7 +141,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         if seed is not None and not isinstance(seed, int | np.integer):
             if len(seed) != self.num_envs or any(part < 0 for part in seed):
                 raise InvalidValueError(
-                    f"seed must be an integer or a list of {self.num_envs} of them, one per row, none negative; got "
+                    f"seed must be an integer or a list of {self.num_envs} of them, one per row, none negative, got "
                     f"{list(seed)}"
                 )
             seed = int(np.random.SeedSequence(list(seed)).generate_state(1)[0] >> 1)

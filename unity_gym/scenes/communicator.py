@@ -200,7 +200,7 @@ class Communicator:
         try:
             return self._call(message)
         except grpc.RpcError as error:
-            raise Quit(f"the client hung up ({error.code().name})") from error
+            raise Quit(f"the client disconnected ({error.code().name})") from error
 
     def _handle(self, reply: bytes) -> Any:
         """Process the side-channel messages of a reply and return its `RLInput`."""

@@ -328,7 +328,7 @@ class Match3(Scene):
         least = self.academy.parameters.column(parameter, _LEAST, count).astype(np.int64)
         wrong = (least < _SMALLEST) | (least > greatest)
         if wrong.any():
-            raise PlayerError(f"Match3 takes {parameter} from {_SMALLEST} to {greatest}; got {least[wrong][0]}")
+            raise PlayerError(f"Match3 takes {parameter} from {_SMALLEST} to {greatest}, got {least[wrong][0]}")
         return self.academy.rng.integers(least, greatest + 1)
 
     def render(self, area: int) -> Array:

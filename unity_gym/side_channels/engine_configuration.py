@@ -37,7 +37,7 @@ class EngineConfigurationChannel(OutgoingChannel):
         :raises UnityGymError: If only one of width and height is given.
         """
         if (width is None) != (height is None):
-            raise UnityGymError(f"width and height go together; got width={width}, height={height}")
+            raise UnityGymError(f"width and height must be given together, got width={width}, height={height}")
         if width is not None and height is not None:
             self._send(0, struct.pack("<ii", width, height))
         if quality_level is not None:

@@ -292,7 +292,7 @@ class _VectorDecoder:
         numbers = list(map(_FLOATS, sent))
         if set(map(len, numbers)) != {self._size}:
             raise ValueError(
-                f"the data of shape {self._shape} are {self._size} bytes; got {sorted(set(map(len, numbers)))}"
+                f"the data of shape {self._shape} are {self._size} bytes, got {sorted(set(map(len, numbers)))}"
             )
         return numbers
 

@@ -114,7 +114,7 @@ class ImageDecoder:
         channels, height, width = self.shape
         size = 4 * channels * height * width
         if set(map(len, data)) != {size}:
-            raise ValueError(f"the data of shape {self.shape} are {size} bytes; got {sorted(set(map(len, data)))}")
+            raise ValueError(f"the data of shape {self.shape} are {size} bytes, got {sorted(set(map(len, data)))}")
         column = np.frombuffer(bytearray().join(data), "<f4")
         if self._memory_last:
             column = column.reshape(-1, height, width, channels).transpose(0, 3, 1, 2)
