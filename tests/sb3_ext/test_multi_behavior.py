@@ -64,5 +64,5 @@ def test_missing_models_and_settings_are_named(training: MultiBehaviorTraining) 
         training.learn({"Striker": models["Striker"]}, 10)
     with pytest.raises(InvalidValueError, match=r"self_play must have names of models, .*, got 'Keeper'"):
         training.learn(models, 10, {"Keeper": SelfPlay()})
-    with pytest.raises(UnityGymError, match="model of behavior 'Goalie': .* incompatible with the behavior spec"):
+    with pytest.raises(UnityGymError, match=r"model of behavior 'Goalie': .* incompatible with the behavior spec"):
         training.learn({"Goalie": models["Striker"], "Striker": models["Striker"]}, 10)
