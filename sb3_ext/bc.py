@@ -265,9 +265,7 @@ class BC(UnityAlgorithm):
             if number < 1:
                 raise UnityGymError(f"{name} must be at least 1, got {number}")
         if not 0 <= validation_fraction < 1:
-            raise UnityGymError(
-                f"validation_fraction must be a share from 0 to below 1, got {validation_fraction}"
-            )
+            raise UnityGymError(f"validation_fraction must be a share from 0 to below 1, got {validation_fraction}")
         self.batch_size, self.validation_fraction, self.patience = batch_size, validation_fraction, patience
         self.teacher_steps_per_epoch, self.action_scaling = teacher_steps_per_epoch, action_scaling
         self.demonstrations, self.n_epochs, self.window = demonstrations, n_epochs, window
