@@ -250,7 +250,7 @@ class UnityAlgorithm(BaseAlgorithm):
         """Policy that acts now."""
         return self.policy if self._running is None or self._acting_copy is None else self._acting_copy
 
-    def _columns_of(self, env: VecEnv) -> SpaceAdapter:
+    def _adapter_of(self, env: VecEnv) -> SpaceAdapter:
         unity = (env.table.spec, env.layout) if isinstance(env, UnityVecEnv) else None
         return SpaceAdapter(env.observation_space, env.action_space, unity)
 
@@ -317,7 +317,7 @@ class UnityAlgorithm(BaseAlgorithm):
         """Start with the agents of an environment that was reset, and discard their previous experience."""
         assert self.env is not None
         assert self.adapter is not None
-        self.start(self._columns_of(self.env).spec)
+        self.start(self._adapter_of(self.env).spec)
         if isinstance(self.env, UnityVecEnv):
             self._agents = UnityAgents(self.env)
         else:

@@ -289,7 +289,7 @@ class BC(UnityAlgorithm):
         )
         self.validation_scores: dict[str, float] = {}
         """Scores of the policy on decisions that it has not learned from; see `score`."""
-        self.adapter = None if self.env is None else self._columns_of(self.env)
+        self.adapter = None if self.env is None else self._adapter_of(self.env)
         self.teacher: Teacher | None = None
         self._expert: Expert | None = None
         self._trained = 0  # decisions of the teacher up to the last epoch

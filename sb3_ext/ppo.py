@@ -235,7 +235,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             supported_action_spaces=ACTION_SPACES,
             _init_setup_model=False,
         )
-        self.adapter = None if self.env is None else self._columns_of(self.env)
+        self.adapter = None if self.env is None else self._adapter_of(self.env)
         self._records: dict[str, float] = {}  # logger values of an update
         self._inbox: list[Trajectories] = []  # experience of the next update
         if _init_setup_model:

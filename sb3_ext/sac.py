@@ -226,7 +226,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                 "SAC does not support VecNormalize: the replay buffer would mix different normalizations. Remove it "
                 "and pass policy_kwargs={'normalize': True}"
             )
-        self.adapter = None if self.env is None else self._columns_of(self.env)
+        self.adapter = None if self.env is None else self._adapter_of(self.env)
         self._owed = self._signals_owed = 0.0  # updates that are due
         self._unseen: list[list[Array]] = []  # observations that no statistics contain yet
         self._unsent: list[Trajectories] = []  # trajectories that the replicas have not received yet

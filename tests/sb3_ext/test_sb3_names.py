@@ -255,7 +255,7 @@ def test_a_features_extractor_receives_the_inputs_of_sb3(tmp_path: Path) -> None
     for normalize, scale in ((True, 255), (False, 1)):
         network = {"features_extractor_class": Sums, "features_extractor_kwargs": {"factor": 2.0}, "net_arch": []}
         model = make(PPO, "UnityPolicy", env, normalize_images=normalize, **network)
-        features, _ = model.policy.body(model.policy._columns(model.policy.obs_to_tensor(batch)[0]))
+        features, _ = model.policy.body(model.policy._sensor_tensors(model.policy.obs_to_tensor(batch)[0]))
         sums = np.stack([batch["eye"].sum((1, 2, 3)) / scale, batch["more"].sum((1, 2))], 1)
         np.testing.assert_allclose(features, 2 * sums, rtol=1e-4)
         model.export_onnx(tmp_path / "model.onnx")
