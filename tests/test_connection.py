@@ -17,13 +17,13 @@ import grpc
 import psutil
 import pytest
 
-from stand_ins.faulty_player import dial
+from stand_ins.faulty_player import connect_to
 from unity_gym.connection import PlayerConnection
 from unity_gym.errors import NotReadyError, PlayerError, PlayerTimeoutError
 from unity_gym.peer import Peer
 from unity_gym.wire.messages import UnityMessage
 
-ROGUE = Path(__file__).parent / "stand_ins" / "faulty_player.py"
+FAULTY_PLAYER = Path(__file__).parent / "stand_ins" / "faulty_player.py"
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def connection() -> Iterator[PlayerConnection]:
 
 
 @pytest.fixture
-def rogue(connection: PlayerConnection) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+def start_player(connection: PlayerConnection) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     """Starts a player process that dials the connection."""
     started = []
 
     def start(fault: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(ROGUE), "--mlagents-port", str(connection.port), "--fault", fault]
+        command = [sys.executable, str(FAULTY_PLAYER), "--mlagents-port", str(connection.port), "--fault", fault]
         started.append(subprocess.Popen(command))
         return started[-1]
 
@@ -51,7 +51,7 @@ def rogue(connection: PlayerConnection) -> Iterator[Callable[[str], subprocess.P
 
 
 def test_messages_and_replies_take_turns(connection: PlayerConnection) -> None:
-    exchange = dial(connection.port)
+    exchange = connect_to(connection.port)
     for number in range(20):
         call = exchange.future(b"message %d" % number)
         assert connection.receive(5) == b"message %d" % number
@@ -60,7 +60,7 @@ def test_messages_and_replies_take_turns(connection: PlayerConnection) -> None:
 
 
 def test_messages_of_20_megabytes_and_empty_ones_pass_both_ways(connection: PlayerConnection) -> None:
-    exchange = dial(connection.port)
+    exchange = connect_to(connection.port)
     large = os.urandom(20_000_000)
     for message, reply in ((large, b""), (b"", large)):
         call = exchange.future(message)
@@ -112,7 +112,7 @@ def test_a_port_is_free_again_after_close(connection: PlayerConnection) -> None:
 def test_a_player_that_sends_nothing_causes_a_timeout(connection: PlayerConnection) -> None:
     with pytest.raises(PlayerTimeoutError, match=rf"{connection.port} sent nothing for 0.2 s.*raise the time-out"):
         connection.receive(0.2)
-    exchange = dial(connection.port)
+    exchange = connect_to(connection.port)
     call = exchange.future(b"late")
     assert connection.receive(5) == b"late"
     connection.send(b"welcome")
@@ -130,7 +130,7 @@ def test_an_exception_of_check_ends_the_wait(connection: PlayerConnection) -> No
 def test_the_process_is_checked_once_per_period(connection: PlayerConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unity_gym.connection.CHECK_PERIOD", 30.0)
     checks: list[None] = []
-    exchange = dial(connection.port)
+    exchange = connect_to(connection.port)
     for _ in range(3):
         call = exchange.future(b"message")
         assert connection.receive(60, lambda: checks.append(None)) == b"message"
@@ -141,9 +141,9 @@ def test_the_process_is_checked_once_per_period(connection: PlayerConnection, mo
 
 
 def test_a_player_that_is_killed_while_it_waits_is_noticed(
-    connection: PlayerConnection, rogue: Callable[[str], subprocess.Popen[bytes]]
+    connection: PlayerConnection, start_player: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
-    process = rogue("none")
+    process = start_player("none")
     connection.receive(30)
     process.kill()
     process.wait()
@@ -156,16 +156,16 @@ def test_a_player_that_is_killed_while_it_waits_is_noticed(
 
 
 def test_a_second_player_is_rejected_without_affecting_the_first(
-    connection: PlayerConnection, rogue: Callable[[str], subprocess.Popen[bytes]]
+    connection: PlayerConnection, start_player: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
-    exchange = dial(connection.port)
+    exchange = connect_to(connection.port)
     for held in (True, False):
         call = exchange.future(b"first")
         assert connection.receive(5) == b"first"
         if not held:
             connection.send(b"reply")
             assert call.result(5) == b"reply"
-        assert rogue("none").wait(30) != 0
+        assert start_player("none").wait(30) != 0
         if held:
             connection.send(b"reply")
             assert call.result(5) == b"reply"
@@ -174,10 +174,10 @@ def test_a_second_player_is_rejected_without_affecting_the_first(
 
 
 def test_a_rejected_player_receives_the_reason(connection: PlayerConnection) -> None:
-    call = dial(connection.port).future(b"first")
+    call = connect_to(connection.port).future(b"first")
     assert connection.receive(5) == b"first"
     with pytest.raises(grpc.RpcError) as refusal:
-        dial(connection.port)(b"second", timeout=5)
+        connect_to(connection.port)(b"second", timeout=5)
     assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "Another player is connected" in refusal.value.details()
     assert not call.done()
@@ -199,8 +199,9 @@ def test_a_player_may_reconnect_after_a_long_silence(
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which process connects")
 def test_a_process_that_does_not_belong_to_the_player_is_rejected_without_effect() -> None:
     connection = PlayerConnection()
-    game = f'"{sys.executable}" "{ROGUE}" --mlagents-port {connection.port}; true'  # behind a launcher, which stays
-    player = subprocess.Popen(["/bin/sh", "-c", game], start_new_session=True)
+    # the player is the child of a launcher that keeps running
+    command = f'"{sys.executable}" "{FAULTY_PLAYER}" --mlagents-port {connection.port}; true'
+    player = subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True)
     try:
         connection.listen(partial(Peer.belongs_to, player=player.pid))
         foreign = grpc.insecure_channel(f"localhost:{connection.port}")
@@ -208,7 +209,7 @@ def test_a_process_that_does_not_belong_to_the_player_is_rejected_without_effect
             with pytest.raises(grpc.RpcError) as refusal:
                 foreign.unary_unary("/communicator_objects.UnityToExternalProto/Exchange")(b"me", timeout=20)
             assert refusal.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        assert b"Rogue" in connection.receive(20)
+        assert b"Faulty" in connection.receive(20)
         connection.send(UnityMessage().SerializeToString())
         assert connection.receive(20)
         foreign.close()
@@ -223,7 +224,7 @@ def test_a_timeout_reports_a_process_that_was_rejected() -> None:
     connection = PlayerConnection()
     connection.listen(partial(Peer.belongs_to, player=1 << 30))
     with pytest.raises(grpc.RpcError):
-        dial(connection.port)(b"me", timeout=20)
+        connect_to(connection.port)(b"me", timeout=20)
     with pytest.raises(PlayerTimeoutError, match=rf"Process {os.getpid()} .* was rejected.*trust_peer=True"):
         connection.receive(0.2)
     connection.close()
@@ -247,7 +248,7 @@ PlayerConnection().close()
 
 @pytest.mark.parametrize("received", [True, False])
 def test_close_sends_the_quit_message_to_a_waiting_player(connection: PlayerConnection, received: bool) -> None:
-    call = dial(connection.port).future(b"hello")
+    call = connect_to(connection.port).future(b"hello")
     if received:
         connection.receive(5)
     else:
@@ -258,7 +259,7 @@ def test_close_sends_the_quit_message_to_a_waiting_player(connection: PlayerConn
 
 
 def test_close_without_a_quit_message_ends_the_call_of_the_player(connection: PlayerConnection) -> None:
-    call = dial(connection.port).future(b"hello")
+    call = connect_to(connection.port).future(b"hello")
     connection.receive(5)
     connection.close()
     with pytest.raises(grpc.RpcError) as ending:
@@ -268,9 +269,9 @@ def test_close_without_a_quit_message_ends_the_call_of_the_player(connection: Pl
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot stop a process")
 def test_close_does_not_wait_for_a_player_that_hangs(
-    connection: PlayerConnection, rogue: Callable[[str], subprocess.Popen[bytes]]
+    connection: PlayerConnection, start_player: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
-    process = rogue("none")
+    process = start_player("none")
     connection.receive(30)
     process.send_signal(signal.SIGSTOP)
     closing = futures.ThreadPoolExecutor(1).submit(connection.close, b"quit" * 10_000_000)
@@ -280,7 +281,7 @@ def test_close_does_not_wait_for_a_player_that_hangs(
 def test_an_unreferenced_connection_releases_its_player() -> None:
     connection = PlayerConnection()
     connection.listen(Peer.is_same_user)
-    call = dial(connection.port).future(b"hello")
+    call = connect_to(connection.port).future(b"hello")
     connection.receive(5)
     del connection
     with pytest.raises(grpc.RpcError):
@@ -290,7 +291,7 @@ def test_an_unreferenced_connection_releases_its_player() -> None:
 def test_calls_in_the_wrong_order_raise(connection: PlayerConnection) -> None:
     with pytest.raises(NotReadyError, match="receive"):
         connection.send(b"")
-    call = dial(connection.port).future(b"hello")
+    call = connect_to(connection.port).future(b"hello")
     for _ in range(2):
         assert connection.receive(5) == b"hello", "until it is answered"
     connection.send(b"reply")

@@ -452,10 +452,10 @@ def _compare(unity: Mapping[str, Array], ours: Demonstration, transitions: bool)
         if getattr(ours.actions, name).shape[1]:
             np.testing.assert_array_equal(unity[name][ours.rows], getattr(ours.actions, name))
     for index, (column, following) in enumerate(zip(ours.observations, ours.next_observations, strict=True)):
-        theirs = unity[f"obs_{index}"]
-        np.testing.assert_array_equal(theirs[ours.rows], column)
-        seen = ours.rows + 1 < len(theirs)
-        np.testing.assert_array_equal(theirs[ours.rows[seen] + 1], following[seen])
+        expected = unity[f"obs_{index}"]
+        np.testing.assert_array_equal(expected[ours.rows], column)
+        seen = ours.rows + 1 < len(expected)
+        np.testing.assert_array_equal(expected[ours.rows[seen] + 1], following[seen])
 
 
 @needs_peer

@@ -39,7 +39,7 @@ from unity_gym.specs import ActionSpec, ActionTuple, DecisionStep, TerminalStep
 from unity_gym.wire.messages import RESET, STEP, ListAgentAction, UnityMessage
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="the player is a shell script")
-MINE, THEIRS = "Mine?team=0", "Theirs?team=1"
+FIRST, SECOND = "First?team=0", "Second?team=1"
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def _no_process_is_left() -> Iterator[None]:
     assert not left, f"still there: {left}"
 
 
-def rogue(folder: Path, fault: str = "none", **options: Any) -> UnityEnvironment:
+def faulty_env(folder: Path, fault: str = "none", **options: Any) -> UnityEnvironment:
     return UnityEnvironment(launcher(folder, fault), **{"timeout_wait": 20, **options})
 
 
@@ -78,7 +78,7 @@ def test_a_failed_launch_reports_the_cause(
     tmp_path: Path, fault: str, timeout: float, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match="(?s)" + message) as raised:
-        rogue(tmp_path, fault, timeout_wait=timeout)
+        faulty_env(tmp_path, fault, timeout_wait=timeout)
     assert fault + ".sh" in str(raised.value), "the error names the player"
 
 
@@ -87,11 +87,11 @@ def test_a_failed_launch_reports_the_cause(
     ("fault", "message"),
     [
         ("no-behavior", "announces no behavior.*needs an active agent"),
-        ("no-agents", r"announces \['Rogue\?team=0'\].*needs an active agent"),
+        ("no-agents", r"announces \['Faulty\?team=0'\].*needs an active agent"),
     ],
 )
 def test_reset_raises_for_a_scene_without_agents(tmp_path: Path, fault: str, message: str) -> None:
-    with rogue(tmp_path, fault) as env:
+    with faulty_env(tmp_path, fault) as env:
         env._timeout = 1  # only now: the launch may take its time
         with pytest.raises(PlayerTimeoutError, match="(?s)" + message) as raised:
             env.reset()
@@ -103,23 +103,23 @@ def test_reset_raises_for_a_scene_without_agents(tmp_path: Path, fault: str, mes
 @pytest.mark.parametrize(
     ("fault", "error", "message"),
     [
-        ("die-in-step", PlayerError, "killed by SIGKILL.*rogue player: about to die"),
-        ("hang-in-step", PlayerTimeoutError, "sent nothing for 1 s.*rogue player: hang-in-step"),
-        ("quit-in-step", PlayerError, "quit by itself.*rogue player: quit-in-step"),
+        ("die-in-step", PlayerError, "killed by SIGKILL.*faulty player: about to die"),
+        ("hang-in-step", PlayerTimeoutError, "sent nothing for 1 s.*faulty player: hang-in-step"),
+        ("quit-in-step", PlayerError, "quit by itself.*faulty player: quit-in-step"),
         (
             "nan-observation",
             ProtocolError,
-            r"'Rogue\?team=0', agent 1: sensor 0 \('VectorSensor_size3'\) holds NaN.*rogue player: nan-observation",
+            r"'Faulty\?team=0', agent 1: sensor 0 \('VectorSensor_size3'\) holds NaN.*faulty player: nan-observation",
         ),
-        ("nan-reward", ProtocolError, r"'Rogue\?team=0', agent 1: the reward holds NaN.*rogue player: nan-reward"),
-        ("garbage", ProtocolError, "64 bytes that are no complete ML-Agents message.*rogue player: garbage"),
-        ("truncated", ProtocolError, "no complete ML-Agents message.*rogue player: truncated"),
+        ("nan-reward", ProtocolError, r"'Faulty\?team=0', agent 1: the reward holds NaN.*faulty player: nan-reward"),
+        ("garbage", ProtocolError, "64 bytes that are no complete ML-Agents message.*faulty player: garbage"),
+        ("truncated", ProtocolError, "no complete ML-Agents message.*faulty player: truncated"),
     ],
 )
 def test_a_failed_step_reports_the_cause_and_closes_the_environment(
     tmp_path: Path, fault: str, error: type[Exception], message: str
 ) -> None:
-    with rogue(tmp_path, fault) as env:
+    with faulty_env(tmp_path, fault) as env:
         env.reset()
         env._timeout = 1 if fault == "hang-in-step" else 20
         with pytest.raises(error, match="(?s)" + message) as raised:
@@ -130,7 +130,7 @@ def test_a_failed_step_reports_the_cause_and_closes_the_environment(
 
 @POSIX
 def test_reset_raises_for_a_player_that_died_before_it(tmp_path: Path) -> None:
-    with rogue(tmp_path, "die-in-handshake") as env:
+    with faulty_env(tmp_path, "die-in-handshake") as env:
         assert env._player is not None
         while psutil.pid_exists(env._player.pid):
             time.sleep(0.02)
@@ -141,7 +141,7 @@ def test_reset_raises_for_a_player_that_died_before_it(tmp_path: Path) -> None:
 
 @POSIX
 def test_a_step_raises_for_a_player_that_was_killed_since_the_last_one(tmp_path: Path) -> None:
-    with rogue(tmp_path) as env:
+    with faulty_env(tmp_path) as env:
         env.reset()
         assert env._player is not None
         os.kill(env._player.pid, signal.SIGKILL)
@@ -157,7 +157,7 @@ def test_a_taken_port_raises_with_the_port(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(PlayerError, match=f"(?s){port}.*taken.*worker_id or base_port"):
-            rogue(tmp_path, base_port=port - 1, worker_id=1)
+            faulty_env(tmp_path, base_port=port - 1, worker_id=1)
 
 
 @POSIX
@@ -180,7 +180,7 @@ def test_an_exception_in_the_users_loop_ends_the_player(tmp_path: Path) -> None:
             env.step()
             raise ZeroDivisionError
 
-    env = rogue(tmp_path)
+    env = faulty_env(tmp_path)
     with pytest.raises(ZeroDivisionError):
         loop()
     assert_closed(env, r"close\(\) was called")
@@ -188,7 +188,7 @@ def test_an_exception_in_the_users_loop_ends_the_player(tmp_path: Path) -> None:
 
 @POSIX
 def test_close_can_be_called_twice(tmp_path: Path) -> None:
-    env = rogue(tmp_path)
+    env = faulty_env(tmp_path)
     env.close()
     env.close()
     assert_closed(env, r"close\(\) was called")
@@ -196,7 +196,7 @@ def test_close_can_be_called_twice(tmp_path: Path) -> None:
 
 @POSIX
 def test_an_unreferenced_environment_ends_its_player(tmp_path: Path) -> None:
-    env = rogue(tmp_path)
+    env = faulty_env(tmp_path)
     env.reset()
     del env
 
@@ -217,16 +217,16 @@ def test_an_invalid_option_raises_at_once(options: dict[str, Any], error: type[E
 
 @POSIX
 def test_calls_in_the_wrong_order_and_unknown_names_leave_the_environment_usable(tmp_path: Path) -> None:
-    with rogue(tmp_path) as env:
+    with faulty_env(tmp_path) as env:
         assert env.behavior_specs == {}
         for call in (env.step, lambda: env.get_steps(BEHAVIOR), lambda: env.set_actions(BEHAVIOR, ActionTuple())):
             with pytest.raises(NotReadyError, match=r"reset\(\)"):
                 call()
         env.reset()
-        with pytest.raises(InvalidValueError, match=r"no behavior 'Rogue' .*\['Rogue\?team=0'\]"):
-            env.get_steps("Rogue")
-        with pytest.raises(InvalidValueError, match="no behavior 'Rogue'"):
-            env.set_actions("Rogue", ActionTuple(np.zeros((1, 1))))
+        with pytest.raises(InvalidValueError, match=r"no behavior 'Faulty' .*\['Faulty\?team=0'\]"):
+            env.get_steps("Faulty")
+        with pytest.raises(InvalidValueError, match="no behavior 'Faulty'"):
+            env.set_actions("Faulty", ActionTuple(np.zeros((1, 1))))
         env.step()
 
 
@@ -246,7 +246,7 @@ def test_calls_in_the_wrong_order_and_unknown_names_leave_the_environment_usable
 def test_actions_that_do_not_fit_raise_and_leave_the_environment_usable(
     tmp_path: Path, action: Any, message: str
 ) -> None:
-    with rogue(tmp_path) as env:
+    with faulty_env(tmp_path) as env:
         env.reset()
         with pytest.raises(ActionError, match=message):
             env.set_actions(BEHAVIOR, action)
@@ -270,10 +270,10 @@ def test_arrays_that_are_no_actions_raise(continuous: Any, discrete: Any, messag
         ActionTuple(continuous, discrete)
 
 
-@pytest.mark.parametrize("choice", [-1, 3])
-def test_discrete_actions_outside_their_branch_raise(choice: int) -> None:
+@pytest.mark.parametrize("action", [-1, 3])
+def test_discrete_actions_outside_their_branch_raise(action: int) -> None:
     with pytest.raises(ActionError, match=r"outside its branches \(3,\)"):
-        ActionSpec(0, (3,)).validate(ActionTuple(discrete=np.array([[0], [choice]])), 2, "Ball")
+        ActionSpec(0, (3,)).validate(ActionTuple(discrete=np.array([[0], [action]])), 2, "Ball")
 
 
 # --- A player that the test plays itself ------------------------------------------------------------------------------
@@ -294,18 +294,18 @@ class Scene:
         output = UnityMessage().unity_output
         infos = output.rl_output.agent_infos
         if self.step == 0:
-            mine = output.rl_initialization_output.brain_parameters.add(brain_name=MINE)
-            mine.action_spec.num_continuous_actions = 1
-            mine.action_spec.num_discrete_actions = 2
-            mine.action_spec.discrete_branch_sizes.extend([3, 300])
-            theirs = output.rl_initialization_output.brain_parameters.add(brain_name=THEIRS)
-            theirs.action_spec.num_continuous_actions = 2
+            first = output.rl_initialization_output.brain_parameters.add(brain_name=FIRST)
+            first.action_spec.num_continuous_actions = 1
+            first.action_spec.num_discrete_actions = 2
+            first.action_spec.discrete_branch_sizes.extend([3, 300])
+            second = output.rl_initialization_output.brain_parameters.add(brain_name=SECOND)
+            second.action_spec.num_continuous_actions = 2
         if self.step != 3:
-            infos[MINE].value.extend(self.agent(number).message() for number in (3, 5, 4))
+            infos[FIRST].value.extend(self.agent(number).message() for number in (3, 5, 4))
             if self.step == 1:
-                infos[MINE].value.add().CopyFrom(self.agent(5, done=True, interrupted=True).message())
+                infos[FIRST].value.add().CopyFrom(self.agent(5, done=True, interrupted=True).message())
             if self.step >= 2:
-                infos[THEIRS].value.add().CopyFrom(self.agent(9).message())
+                infos[SECOND].value.add().CopyFrom(self.agent(9).message())
         return output
 
     def agent(self, number: int, **ending: Any) -> Agent:
@@ -328,9 +328,9 @@ def editor() -> Editor:
 def test_a_script_written_for_mlagents_envs_runs(editor: Editor) -> None:
     env = editor.connect(seed=7, num_areas=2)
     env.reset()
-    assert list(env.behavior_specs) == [MINE]
-    assert env.behavior_specs[MINE].action_spec == ActionSpec(1, (3, 300))
-    decision_steps, terminal_steps = env.get_steps(MINE)
+    assert list(env.behavior_specs) == [FIRST]
+    assert env.behavior_specs[FIRST].action_spec == ActionSpec(1, (3, 300))
+    decision_steps, terminal_steps = env.get_steps(FIRST)
     assert (len(decision_steps), len(terminal_steps)) == (3, 0)
     assert list(decision_steps) == [3, 5, 4]
     assert decision_steps.agent_id_to_index == {3: 0, 5: 1, 4: 2}
@@ -345,9 +345,9 @@ def test_a_script_written_for_mlagents_envs_runs(editor: Editor) -> None:
     assert dict(decision_steps).keys() == {3, 5, 4}
     with pytest.raises(KeyError, match=r"agent 9 .*\[3, 5, 4\]"):
         decision_steps[9]
-    env.set_actions(MINE, env.behavior_specs[MINE].action_spec.random_action(len(decision_steps)))
+    env.set_actions(FIRST, env.behavior_specs[FIRST].action_spec.random_action(len(decision_steps)))
     env.step()
-    decision_steps, terminal_steps = env.get_steps(MINE)
+    decision_steps, terminal_steps = env.get_steps(FIRST)
     assert list(terminal_steps) == [5]
     assert 5 in decision_steps, "an ended agent has started its next episode in the same message"
     end = terminal_steps[5]
@@ -367,15 +367,15 @@ def test_a_behavior_that_appears_later_is_available_from_then_on(editor: Editor)
         env.reset()
         specs = env.behavior_specs
         for _ in range(2):
-            assert list(specs) == [MINE]
+            assert list(specs) == [FIRST]
             env.step()
-        assert list(specs) == [MINE, THEIRS]
-        assert list(env.get_steps(THEIRS)[0]) == [9]
+        assert list(specs) == [FIRST, SECOND]
+        assert list(env.get_steps(SECOND)[0]) == [9]
         env.step()
-        for name in (MINE, THEIRS):
+        for name in (FIRST, SECOND):
             assert [len(steps) for steps in env.get_steps(name)] == [0, 0]
         env.step()
-        assert list(env.get_steps(MINE)[0]) == [3, 5, 4]
+        assert list(env.get_steps(FIRST)[0]) == [3, 5, 4]
     editor.join()
     assert not editor.received[5].unity_input.rl_input.agent_actions, "nobody waited for an action"
 
@@ -384,29 +384,29 @@ def test_agents_without_an_action_take_the_zero_action(editor: Editor) -> None:
     with editor.connect() as env:
         env.reset()
         env.step()
-        env.set_action_for_agent(MINE, 4, ActionTuple(np.array([[0.5]]), np.array([[2, 299]])))
+        env.set_action_for_agent(FIRST, 4, ActionTuple(np.array([[0.5]]), np.array([[2, 299]])))
         env.step()
         env.step()
     editor.join()
     _, _, first, second, third, _ = editor.received
-    zeros = actions_of(first, MINE)
+    zeros = actions_of(first, FIRST)
     assert [action[0] for action in zeros] == [[0.0]] * 3
     assert zeros[0] == zeros[1] == zeros[2]
-    assert actions_of(second, MINE)[:2] == zeros[:2]
-    assert actions_of(second, MINE)[2] == ([0.5], bytes([0x82, 0, 0xAB, 2]))  # varints of two bytes: 2 and 299
-    assert actions_of(third, MINE) == zeros, "an action holds for one step"
-    assert actions_of(third, THEIRS) == [([0.0, 0.0], b"")]
+    assert actions_of(second, FIRST)[:2] == zeros[:2]
+    assert actions_of(second, FIRST)[2] == ([0.5], bytes([0x82, 0, 0xAB, 2]))  # varints of two bytes: 2 and 299
+    assert actions_of(third, FIRST) == zeros, "an action holds for one step"
+    assert actions_of(third, SECOND) == [([0.0, 0.0], b"")]
 
 
 def test_an_action_for_one_agent_changes_neither_the_others_nor_the_callers_arrays(editor: Editor) -> None:
     continuous, discrete = np.full((3, 1), 0.25, np.float32), np.full((3, 2), 1, np.int32)
     with editor.connect() as env:
         env.reset()
-        env.set_actions(MINE, ActionTuple(continuous, discrete))
-        env.set_action_for_agent(MINE, 5, ActionTuple(np.array([[-1.0]]), np.array([[0, 1]])))
+        env.set_actions(FIRST, ActionTuple(continuous, discrete))
+        env.set_action_for_agent(FIRST, 5, ActionTuple(np.array([[-1.0]]), np.array([[0, 1]])))
         env.step()
     editor.join()
-    assert [action[0] for action in actions_of(editor.received[2], MINE)] == [[0.25], [-1.0], [0.25]]
+    assert [action[0] for action in actions_of(editor.received[2], FIRST)] == [[0.25], [-1.0], [0.25]]
     assert (continuous == 0.25).all()
     assert (discrete == 1).all()
 
@@ -414,27 +414,27 @@ def test_an_action_for_one_agent_changes_neither_the_others_nor_the_callers_arra
 def test_an_action_for_an_agent_that_requests_none_raises(editor: Editor) -> None:
     with editor.connect() as env:
         env.reset()
-        with pytest.raises(ActionError, match=rf"agent 9 .*{MINE[:4]}.*\[3, 5, 4\]"):
-            env.set_action_for_agent(MINE, 9, ActionTuple(np.zeros((1, 1)), np.zeros((1, 2), int)))
+        with pytest.raises(ActionError, match=rf"agent 9 .*{FIRST[:5]}.*\[3, 5, 4\]"):
+            env.set_action_for_agent(FIRST, 9, ActionTuple(np.zeros((1, 1)), np.zeros((1, 2), int)))
 
 
 def test_players_without_hybrid_actions_get_the_deprecated_field() -> None:
     def answer(_: Any) -> Any:
         output = UnityMessage().unity_output
         output.rl_initialization_output.brain_parameters.add(
-            brain_name=MINE, vector_action_size_deprecated=[3, 2], vector_action_space_type_deprecated=0
+            brain_name=FIRST, vector_action_size_deprecated=[3, 2], vector_action_space_type_deprecated=0
         )
-        output.rl_output.agent_infos[MINE].value.add().CopyFrom(Agent(1, [Sensor(np.zeros(2))]).message())
+        output.rl_output.agent_infos[FIRST].value.add().CopyFrom(Agent(1, [Sensor(np.zeros(2))]).message())
         return output
 
     editor = Editor(answer, hybrid_actions=False)
     with editor.connect() as env:
         env.reset()
-        assert env.behavior_specs[MINE].action_spec == ActionSpec(0, (3, 2))
-        env.set_actions(MINE, ActionTuple(discrete=np.array([[2, 1]])))
+        assert env.behavior_specs[FIRST].action_spec == ActionSpec(0, (3, 2))
+        env.set_actions(FIRST, ActionTuple(discrete=np.array([[2, 1]])))
         env.step()
     editor.join()
-    (agent,) = ListAgentAction.FromString(editor.received[2].unity_input.rl_input.agent_actions[MINE]).value
+    (agent,) = ListAgentAction.FromString(editor.received[2].unity_input.rl_input.agent_actions[FIRST]).value
     assert np.frombuffer(agent.vector_actions_deprecated, "<f4").tolist() == [2, 1]
 
 
@@ -464,10 +464,10 @@ def test_side_channel_messages_are_exchanged_with_each_step() -> None:
 def test_agents_of_a_behavior_that_was_never_announced_raise() -> None:
     def answer(_: Any) -> Any:
         output = UnityMessage().unity_output
-        output.rl_output.agent_infos[THEIRS].value.add(id=1)
+        output.rl_output.agent_infos[SECOND].value.add(id=1)
         return output
 
-    with Editor(answer).connect() as env, pytest.raises(ProtocolError, match=r"\['Theirs\?team=1'\].*announced"):
+    with Editor(answer).connect() as env, pytest.raises(ProtocolError, match=r"\['Second\?team=1'\].*announced"):
         env.reset()
 
 
@@ -476,20 +476,20 @@ def test_images_have_the_requested_dtype_and_layout() -> None:
 
     def answer(_: Any) -> Any:
         output = UnityMessage().unity_output
-        output.rl_initialization_output.brain_parameters.add(brain_name=MINE).action_spec.num_continuous_actions = 1
+        output.rl_initialization_output.brain_parameters.add(brain_name=FIRST).action_spec.num_continuous_actions = 1
         agent = Agent(1, [Sensor(image / 255, "eye", (1, 2, 2))])
-        output.rl_output.agent_infos[MINE].value.add().CopyFrom(agent.message())
+        output.rl_output.agent_infos[FIRST].value.add().CopyFrom(agent.message())
         return output
 
     for dtype, unit in (("uint8", 1), ("float32", 255)):
         with Editor(answer).connect(visual_dtype=dtype, uncompressed_layout="CHW") as env:
             env.reset()
-            (column,) = env.get_steps(MINE)[0].obs
+            (column,) = env.get_steps(FIRST)[0].obs
             assert column.dtype == dtype
             np.testing.assert_allclose(column[0] * unit, image, atol=1e-3)
     with Editor(answer).connect() as env:
         env.reset()
-        scrambled = env.get_steps(MINE)[0].obs[0][0] * 255
+        scrambled = env.get_steps(FIRST)[0].obs[0][0] * 255
         np.testing.assert_allclose(scrambled, image.reshape(4, 5, 3).transpose(2, 0, 1), atol=1e-3)
 
 
@@ -522,9 +522,9 @@ def test_after_ctrl_c_in_a_step_reset_launches_the_environment_again() -> None:
         go_on.set()
         env.reset()
         assert scene.step == 3
-        assert len(env.get_steps(MINE)[0]) == 0
+        assert len(env.get_steps(FIRST)[0]) == 0
         env.step()
-        assert env.get_steps(MINE)[0].obs[0][0].tolist() == [4, 3]
+        assert env.get_steps(FIRST)[0].obs[0][0].tolist() == [4, 3]
     editor.join()
     commands = [message.unity_input.rl_input.command for message in editor.received[1:-1]]
     assert commands == [RESET, STEP, STEP, RESET, STEP]
@@ -624,7 +624,7 @@ def test_environments_in_forked_processes_work_or_raise_at_once(
 
 @POSIX
 def test_a_new_seed_launches_a_build_without_the_seed_channel_again(tmp_path: Path) -> None:
-    with rogue(tmp_path, seed=3) as env:
+    with faulty_env(tmp_path, seed=3) as env:
         env.reset(seed=3)
         assert env._player is not None
         first = env._player.pid
@@ -650,7 +650,7 @@ def test_invalid_seeds_raise_and_leave_the_scene_unchanged(editor: Editor, seed:
             env.reset(seed=seed)
         assert len(editor.received) == received
         env.step()
-        assert env.get_steps(MINE)[0].obs[0][0].tolist() == [1, 3]
+        assert env.get_steps(FIRST)[0].obs[0][0].tolist() == [1, 3]
 
 
 def test_large_seeds_are_distinguished() -> None:
@@ -676,7 +676,7 @@ def test_an_editor_accepts_the_seed_that_it_started_with_until_the_first_step(ed
             env.reset(seed=3)
         assert len(editor.received) == received, "the scene is left alone"
         env.step()
-        assert env.get_steps(MINE)[0].obs[0][0].tolist() == [2, 3]
+        assert env.get_steps(FIRST)[0].obs[0][0].tolist() == [2, 3]
 
 
 @POSIX
@@ -712,7 +712,7 @@ def test_an_environment_sends_one_reset_until_the_first_step(tmp_path: Path) -> 
     env.reset()
     env.step(env.action_space.sample())
     env.close()
-    assert (tmp_path / "Player-0.log").read_text().count("rogue player: reset") == 1
+    assert (tmp_path / "Player-0.log").read_text().count("faulty player: reset") == 1
 
 
 def test_an_editor_cannot_be_given_a_new_seed(editor: Editor) -> None:

@@ -2,7 +2,7 @@
 
 All of it by hand, as a Markdown table:
 
-    python tests/test_faults.py [--fault NAME ...] [--door NAME ...] [--timeout 8]
+    python tests/test_faults.py [--fault NAME ...] [--environment NAME ...] [--timeout 8]
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAUNCH = 6.0  # seconds that the launch of a player may take, which is part of `
 
 
 @dataclass
-class Door:
+class Environment:
     """One kind of environment: what its step returns is of no interest here."""
 
     env: Any
@@ -43,7 +43,7 @@ class Door:
     step: Callable[[], Any]
 
 
-def low_level(**options: Any) -> Door:
+def low_level(**options: Any) -> Environment:
     from unity_gym import environment
 
     env = environment.UnityEnvironment(**options)
@@ -53,10 +53,10 @@ def low_level(**options: Any) -> Door:
         env.set_actions(name, spec.action_spec.empty_action(len(env.get_steps(name)[0])))
         env.step()
 
-    return Door(env, env.reset, step)
+    return Environment(env, env.reset, step)
 
 
-def gym_env(**options: Any) -> Door:
+def gym_env(**options: Any) -> Environment:
     from unity_gym.envs.single_agent import UnitySingleAgentEnv
 
     env = UnitySingleAgentEnv(no_graphics=False, **options)
@@ -66,17 +66,17 @@ def gym_env(**options: Any) -> Door:
         if terminated or truncated:
             env.reset()
 
-    return Door(env, env.reset, step)
+    return Environment(env, env.reset, step)
 
 
-def vector(**options: Any) -> Door:
+def vector(**options: Any) -> Environment:
     from unity_gym.envs.vector import UnityVectorEnv
 
     env = UnityVectorEnv(1, no_graphics=False, **options)
-    return Door(env, env.reset, lambda: env.step(env.action_space.sample()))
+    return Environment(env, env.reset, lambda: env.step(env.action_space.sample()))
 
 
-def vec_env(**options: Any) -> Door:
+def vec_env(**options: Any) -> Environment:
     from sb3_ext import UnityVecEnv
 
     env = UnityVecEnv(no_graphics=False, **options)
@@ -86,10 +86,10 @@ def vec_env(**options: Any) -> Door:
         parts = {key: part[np.newaxis] for key, part in action.items()} if isinstance(action, dict) else [action]
         env.step(parts)  # type: ignore[arg-type]  # a hybrid action is a dict
 
-    return Door(env, env.reset, step)
+    return Environment(env, env.reset, step)
 
 
-def parallel(**options: Any) -> Door:
+def parallel(**options: Any) -> Environment:
     import unity_gym
 
     env = unity_gym.parallel_env("Unity-v0", no_graphics=False, **options)
@@ -99,10 +99,10 @@ def parallel(**options: Any) -> Door:
         if not env.agents:
             env.reset()
 
-    return Door(env, env.reset, step)
+    return Environment(env, env.reset, step)
 
 
-DOORS: dict[str, Callable[..., Door]] = {
+ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
     "low-level": low_level,
     "gym": gym_env,
     "vector": vector,
@@ -155,7 +155,7 @@ FAULTS = {
     "no-program": Fault(PlayerError, "Exec format error", file=no_program),
     "port-taken": Fault(PlayerError, "is taken"),
     "exit-at-start": Fault(PlayerError, "exit code 3.*something is wrong with my start"),
-    "never-dial": _timeout(NOTHING),
+    "never-connect": _timeout(NOTHING),
     "never-speak": _timeout(NOTHING),
     "version-2": Fault(ProtocolError, r"communication version 2\.0\.0"),
     "hang-in-handshake": _timeout(NOTHING),
@@ -196,17 +196,17 @@ ENDLESS_AT_LOW_LEVEL = {"vanish", "end-for-ever"}  # there, a step is one exchan
 UNREAD_AT_LOW_LEVEL = {"broken-statistic"}  # there, a channel that nobody registered is skipped with a warning
 QUICK = {
     *((fault, "low-level") for fault in FAULTS if not FAULTS[fault].waits),
-    *((fault, door) for fault in ("die-in-step", "huge-reward") for door in DOORS),
+    *((fault, environment) for fault in ("die-in-step", "huge-reward") for environment in ENVIRONMENTS),
     ("vanish", "gym"),
     ("end-for-ever", "vector"),
     ("no-agents", "parallel"),
     ("hang-deaf", "VecEnv"),
 }
 CASES = [
-    (fault, door)
+    (fault, environment)
     for fault in FAULTS
-    for door in DOORS
-    if not (door == "low-level" and fault in ENDLESS_AT_LOW_LEVEL | UNREAD_AT_LOW_LEVEL)
+    for environment in ENVIRONMENTS
+    if not (environment == "low-level" and fault in ENDLESS_AT_LOW_LEVEL | UNREAD_AT_LOW_LEVEL)
 ]
 
 
@@ -215,18 +215,18 @@ class Row:
     """A row of the table."""
 
     fault: str
-    door: str
+    environment: str
     call: str
     error: UnityGymError
     seconds: float
     left: list[str]
 
 
-def observe(fault: str, door: str, folder: Path, timeout: float) -> Row:
+def observe(fault: str, environment: str, folder: Path, timeout: float) -> Row:
     """Let an environment meet a fault."""
     case = FAULTS[fault]
-    known = fault in faulty_player.FAULTS
-    make_file = case.file or (lambda folder: faulty_player.launcher(folder, fault if known else "none"))
+    is_player_fault = fault in faulty_player.FAULTS
+    make_file = case.file or (lambda folder: faulty_player.launcher(folder, fault if is_player_fault else "none"))
     options: dict[str, Any] = {"file_name": make_file(folder), "timeout_wait": timeout}
     before = left_behind(folder)
     call, error, started, made = "make", None, time.monotonic(), None
@@ -235,7 +235,7 @@ def observe(fault: str, door: str, folder: Path, timeout: float) -> Row:
         if fault == "port-taken":
             options["base_port"] = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
         try:
-            made = DOORS[door](**options)
+            made = ENVIRONMENTS[environment](**options)
             for number in range(4):
                 call = "step" if number else "reset"
                 if number == 2 and fault.endswith("between-steps"):
@@ -247,13 +247,13 @@ def observe(fault: str, door: str, folder: Path, timeout: float) -> Row:
         seconds = time.monotonic() - started
         if made is not None:
             made.env.close()
-        assert error is not None, f"{fault}: {door} noticed nothing"
+        assert error is not None, f"{fault}: {environment} noticed nothing"
     error.__traceback__ = error.__context__ = None  # they hold the environment
     del made
     deadline = time.monotonic() + 5
     while (left := [found for found in left_behind(folder) if found not in before]) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return Row(fault, door, call, error, seconds, left)
+    return Row(fault, environment, call, error, seconds, left)
 
 
 def strike(number: int) -> None:
@@ -294,38 +294,40 @@ def check(row: Row, timeout: float) -> None:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the player is a shell script")
 
 
-@pytest.mark.parametrize(("fault", "door"), [case for case in CASES if case in QUICK])
+@pytest.mark.parametrize(("fault", "environment"), [case for case in CASES if case in QUICK])
 def test_a_fault_is_reported_in_time_and_leaves_no_process_or_file(
-    fault: str, door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "logs").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "logs"))
-    check(observe(fault, door, tmp_path, 10), 10)
+    check(observe(fault, environment, tmp_path, 10), 10)
 
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fault", choices=FAULTS, nargs="+", default=list(FAULTS))
-    parser.add_argument("--door", choices=DOORS, nargs="+", default=list(DOORS))
+    parser.add_argument("--environment", choices=ENVIRONMENTS, nargs="+", default=list(ENVIRONMENTS))
     parser.add_argument("--timeout", type=float, default=8.0, help="seconds of timeout_wait")
     arguments = parser.parse_args()
     print("| fault | environment | raised by | error | seconds | left behind | |\n|---|---|---|---|---|---|---|")
     wrong = 0
-    for fault, door in CASES:
-        if fault not in arguments.fault or door not in arguments.door:
+    for fault, environment in CASES:
+        if fault not in arguments.fault or environment not in arguments.environment:
             continue
         with tempfile.TemporaryDirectory() as folder:
             tempfile.tempdir = folder
             verdict = ""
             try:
-                row = observe(fault, door, Path(folder), arguments.timeout)
+                row = observe(fault, environment, Path(folder), arguments.timeout)
                 check(row, arguments.timeout)
             except AssertionError as error:
                 verdict, wrong = f"**{str(error)[:200]!r}**", wrong + 1
             tempfile.tempdir = None
         error, left = type(row.error).__name__, ", ".join(row.left) or "nothing"
-        print(f"| {fault} | {door} | {row.call} | {error} | {row.seconds:.1f} | {left} | {verdict} |", flush=True)
+        print(
+            f"| {fault} | {environment} | {row.call} | {error} | {row.seconds:.1f} | {left} | {verdict} |", flush=True
+        )
     sys.exit(f"{wrong} wrong" if wrong else 0)
 
 

@@ -119,7 +119,7 @@ class Parallel(Single):
         self.env: Any = unity_gym.parallel_env("Unity-v0", **self._options(folder))
 
     def reset(self) -> float:
-        ((observation,), _) = (told.values() for told in self.env.reset())
+        ((observation,), _) = (results.values() for results in self.env.reset())
         return float(observation[0])
 
     def step(self) -> float:

@@ -32,9 +32,9 @@ def assert_equal(one: Demonstration, other: Demonstration) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
     np.testing.assert_array_equal(one.actions.continuous, other.actions.continuous)
     np.testing.assert_array_equal(one.actions.discrete, other.actions.discrete)
-    for mine, theirs in zip(one.record_observations, other.record_observations, strict=True):
-        assert mine.dtype == theirs.dtype
-        np.testing.assert_array_equal(mine, theirs)
+    for actual, expected in zip(one.record_observations, other.record_observations, strict=True):
+        assert actual.dtype == expected.dtype
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize(("env_id", "areas"), [("Unity-3DBall-v0", 4), ("Unity-GridWorld-v0", 2)])

@@ -175,14 +175,14 @@ def test_a_player_that_exits_at_startup_is_reported_with_exit_code_and_log(
 
 
 def test_a_player_that_never_connects_causes_a_timeout(connection: PlayerConnection, tmp_path: Path) -> None:
-    player = Player(launcher(tmp_path, "never-dial"), connection.port)
+    player = Player(launcher(tmp_path, "never-connect"), connection.port)
     with pytest.raises(PlayerTimeoutError):
         connection.receive(0.3, player.check)
     player.close(grace=0)
 
 
 def test_a_player_that_is_killed_during_a_wait_is_noticed(connection: PlayerConnection, tmp_path: Path) -> None:
-    player = Player(launcher(tmp_path, "never-dial"), connection.port)
+    player = Player(launcher(tmp_path, "never-connect"), connection.port)
     threading.Timer(0.3, os.kill, (player.pid, signal.SIGKILL)).start()
     with pytest.raises(PlayerError, match="was killed by SIGKILL"):
         connection.receive(30, player.check)

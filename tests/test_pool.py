@@ -81,7 +81,7 @@ def test_statistics_are_in_the_infos_of_every_environment(tmp_path: Path) -> Non
     vector_env.reset()
     *_, columns = vector_env.step(np.zeros((2, 2), int))
     assert columns["_stats"].tolist() == [True, True]
-    assert {name: column.tolist() for name, column in columns["stats"].items()} == {
+    assert {name: array.tolist() for name, array in columns["stats"].items()} == {
         "arena/tick": [1, 1],
         "_arena/tick": [True, True],
         "arena/ticks": [1, 1],
@@ -91,11 +91,11 @@ def test_statistics_are_in_the_infos_of_every_environment(tmp_path: Path) -> Non
     *_, infos = listed.step(np.zeros((2, 2), int))
     assert [info["stats"] for info in infos] == [{"arena/tick": 2, "arena/ticks": 1}] * 2
     vector_env.close()
-    game = unity_gym.parallel_env(file_name=file_name)
-    _, told = game.reset()
-    *_, told = game.step({agent: game.action_space(agent).sample(told[agent]["action_mask"]) for agent in game.agents})
+    env = unity_gym.parallel_env(file_name=file_name)
+    _, told = env.reset()
+    *_, told = env.step({agent: env.action_space(agent).sample(told[agent]["action_mask"]) for agent in env.agents})
     assert all(info["stats"]["arena/ticks"] == 1 for info in told.values())
-    game.close()
+    env.close()
 
 
 def test_a_statistics_channel_of_the_user_receives_all_statistics(tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ def test_a_statistics_channel_of_the_user_receives_all_statistics(tmp_path: Path
 
 def test_reset_waits_for_a_behavior_that_appears_late(tmp_path: Path) -> None:
     options = {"file_name": stress_player.launcher(tmp_path), "no_graphics": False, "log_folder": tmp_path, "seed": 1}
-    game = unity_gym.parallel_env(behavior="Late", **options)
-    assert game.possible_agents[0] == "late_0"
-    game.close()
+    env = unity_gym.parallel_env(behavior="Late", **options)
+    assert env.possible_agents[0] == "late_0"
+    env.close()
     with pytest.raises(InvalidValueError, match=r"no behavior 'Never' .* within 100 exchanges; it has .*'Solo.team=0'"):
         unity_gym.parallel_env(behavior="Never", **options)
 
@@ -124,8 +124,8 @@ def test_reset_waits_for_a_behavior_that_appears_late(tmp_path: Path) -> None:
 BEHAVIOR = faulty_player.BEHAVIOR
 
 
-def rogues(folder: Path, fault: str = "none", n: int = 2, once: bool = False, **options: Any) -> PlayerPool:
-    """Rogue players after their reset."""
+def faulty_pool(folder: Path, fault: str = "none", n: int = 2, once: bool = False, **options: Any) -> PlayerPool:
+    """Faulty players after their reset."""
     file_name = faulty_player.launcher(folder, fault, once)
     pool = PlayerPool(PlayerOptions(file_name=file_name, **{"timeout_wait": 20, "seed": 5, **options}), n)
     pool.reset()
@@ -143,7 +143,7 @@ def ticks(pool: PlayerPool) -> list[float]:
 
 
 def test_players_that_have_answered_are_stepped_while_others_are_slow(tmp_path: Path) -> None:
-    pool = rogues(tmp_path, "slow-steps", once=True)
+    pool = faulty_pool(tmp_path, "slow-steps", once=True)
     pool.send(actions(pool))
     (quick,) = pool.receive()
     slow = 1 - quick
@@ -167,7 +167,7 @@ def test_players_that_have_answered_are_stepped_while_others_are_slow(tmp_path: 
 
 
 def test_sending_twice_or_receiving_before_sending_raises(tmp_path: Path) -> None:
-    pool = rogues(tmp_path)
+    pool = faulty_pool(tmp_path)
     with pytest.raises(NotReadyError, match="send"):
         pool.receive()
     pool.send(actions(pool), [1])
@@ -181,7 +181,7 @@ def test_sending_twice_or_receiving_before_sending_raises(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("fault", ["die-in-step", "hang-in-step", "quit-in-step"])
 def test_a_player_that_died_or_hangs_is_launched_again_while_others_continue(tmp_path: Path, fault: str) -> None:
-    pool = rogues(tmp_path, fault, 3, once=True, environment_parameters={"gravity": 2.5}, log_folder=tmp_path)
+    pool = faulty_pool(tmp_path, fault, 3, once=True, environment_parameters={"gravity": 2.5}, log_folder=tmp_path)
     pool.set_environment_parameters({"gravity": 3.5})
     for player in pool.players:
         player._timeout = 5 if fault == "hang-in-step" else 20
@@ -214,7 +214,7 @@ def test_a_player_that_died_or_hangs_is_launched_again_while_others_continue(tmp
     assert table.requests_decision.all()
     assert [player._player.pid == pid for player, pid in zip(pool.players, processes, strict=True)].count(False) == 1
     assert pool.players[failed].seed == 5 + failed
-    assert f"rogue player: {fault}" in (tmp_path / f"Player-{failed}-prev.log").read_text()
+    assert f"faulty player: {fault}" in (tmp_path / f"Player-{failed}-prev.log").read_text()
     log = (tmp_path / f"Player-{failed}.log").read_text()
     assert struct.pack("<if", 0, 3.5).hex() in log, "the newest parameter"
     assert struct.pack("<if", 2, 20.0).hex() in log, "the time scale"
@@ -225,7 +225,7 @@ def test_a_player_that_died_or_hangs_is_launched_again_while_others_continue(tmp
 
 
 def test_a_player_keeps_its_port(tmp_path: Path) -> None:
-    pool = rogues(tmp_path, base_port=25705)
+    pool = faulty_pool(tmp_path, base_port=25705)
     os.kill(pool.players[1]._player.pid, signal.SIGKILL)
     with pytest.raises(PlayerError, match="SIGKILL") as error:
         pool.step_once(actions(pool))
@@ -241,7 +241,7 @@ def test_a_player_keeps_its_port(tmp_path: Path) -> None:
 
 
 def test_a_rejected_action_changes_nothing(tmp_path: Path) -> None:
-    pool = rogues(tmp_path)
+    pool = faulty_pool(tmp_path)
     wrong = {BEHAVIOR: ActionTuple(np.array([[0.0], [np.nan]]))}
     for call in (pool.send, pool.step, pool.step_once):
         with pytest.raises(ActionError, match="NaN"):
@@ -275,8 +275,8 @@ def test_agents_that_request_decisions_at_different_times_are_reported_once(tmp_
 
 
 def test_an_agent_that_requests_nothing_for_long_is_reported(tmp_path: Path) -> None:
-    pool = rogues(tmp_path, "silent-for-150", 1)
-    with pytest.warns(UserWarning, match=r"step of 100 exchanges.*agents \[1\] of behavior 'Rogue.team=0' 0"):
+    pool = faulty_pool(tmp_path, "silent-for-150", 1)
+    with pytest.warns(UserWarning, match=r"step of 100 exchanges.*agents \[1\] of behavior 'Faulty.team=0' 0"):
         pool.step(actions(pool))
     assert ticks(pool) == [151]
     pool.close()
@@ -285,12 +285,12 @@ def test_an_agent_that_requests_nothing_for_long_is_reported(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("vanish", r"agents \[1\] of behavior 'Rogue.team=0' request no decision"),
+        ("vanish", r"agents \[1\] of behavior 'Faulty.team=0' request no decision"),
         ("end-for-ever", "which have all ended, request no decision"),
     ],
 )
 def test_a_step_times_out_although_the_player_keeps_answering(tmp_path: Path, fault: str, message: str) -> None:
-    pool = rogues(tmp_path, fault, 1, timeout_wait=3)
+    pool = faulty_pool(tmp_path, fault, 1, timeout_wait=3)
     started = time.monotonic()
     with pytest.raises(PlayerTimeoutError, match=message), pytest.warns(UserWarning, match="exchanges"):
         pool.step(actions(pool))

@@ -100,9 +100,9 @@ def test_a_run_replaces_the_equal_one_and_keeps_the_others(tmp_path: Path) -> No
 
 
 def test_a_run_ends_when_every_behavior_has_the_documented_reward() -> None:
-    told = learning.Told
-    good = [told(steps, 0.9, 1.0, "BigWallJump") for steps in range(results.STEADY)]
-    bad = [told(steps, 0.1, 1.0, "SmallWallJump") for steps in range(results.STEADY)]
+    summary = learning.Told
+    good = [summary(steps, 0.9, 1.0, "BigWallJump") for steps in range(results.STEADY)]
+    bad = [summary(steps, 0.1, 1.0, "SmallWallJump") for steps in range(results.STEADY)]
     assert not learning.has_reached("ppo/WallJump", {"BigWallJump": good})
     assert not learning.has_reached("ppo/WallJump", {"BigWallJump": good, "SmallWallJump": bad})
     assert learning.has_reached("ppo/WallJump", {"BigWallJump": good, "SmallWallJump": good})

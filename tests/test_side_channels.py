@@ -61,7 +61,7 @@ class Chat(SideChannel):
         super().__init__(RAW)
         self.heard: list[object] = []
 
-    def say(self, word: str) -> None:
+    def send_word(self, word: str) -> None:
         message = OutgoingMessage()
         message.write_string(word)
         message.write_bool(True)
@@ -82,7 +82,7 @@ class Chat(SideChannel):
         )
 
     def on_player_restarted(self) -> None:
-        self.say("hello again")
+        self.send_word("hello again")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_new_seed_is_acknowledged_with_the_same_seed() -> None:
 def test_a_custom_channel_sends_and_receives_all_types_of_values() -> None:
     channel = Chat()
     channels = SideChannels([channel])
-    channel.say("hello")
+    channel.send_word("hello")
     sent = sent_by(channels)
     assert sent == frame(RAW, text("hello") + b"\x01" + numbers("ififf", -7, 0.5, 2, 1.5, -2.5))
     channels.dispatch(sent)
@@ -271,18 +271,22 @@ def test_a_negative_length_raises_with_the_channel() -> None:
 def test_a_message_that_ends_too_early_raises_with_the_channel(
     channel: Callable[[], SideChannel], payload: bytes
 ) -> None:
-    mine = channel()
-    with pytest.raises(ProtocolError, match=rf"{mine.channel_id} \({type(mine).__name__}\): .*ends too early"):
-        SideChannels([mine]).dispatch(frame(mine.channel_id, payload))
+    registered = channel()
+    with pytest.raises(
+        ProtocolError, match=rf"{registered.channel_id} \({type(registered).__name__}\): .*ends too early"
+    ):
+        SideChannels([registered]).dispatch(frame(registered.channel_id, payload))
 
 
 @pytest.mark.parametrize(
     "channel", [EngineConfigurationChannel, EnvironmentParametersChannel, TrainingAnalyticsChannel]
 )
 def test_channels_that_only_send_reject_messages_of_the_player(channel: Callable[[], SideChannel]) -> None:
-    mine = channel()
-    with pytest.raises(ProtocolError, match=rf"{mine.channel_id} \({type(mine).__name__}\): .*to the player only"):
-        SideChannels([mine]).dispatch(frame(mine.channel_id, b""))
+    registered = channel()
+    with pytest.raises(
+        ProtocolError, match=rf"{registered.channel_id} \({type(registered).__name__}\): .*to the player only"
+    ):
+        SideChannels([registered]).dispatch(frame(registered.channel_id, b""))
 
 
 def test_two_channels_with_one_uuid_raise() -> None:

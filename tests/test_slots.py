@@ -50,10 +50,12 @@ def columns(entries: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-def tell(table: AgentTable, decided: Sequence[Entry] = (), ended: Sequence[Entry] = (), player: int = 0) -> list[int]:
+def update_table(
+    table: AgentTable, deciding: Sequence[Entry] = (), ended: Sequence[Entry] = (), player: int = 0
+) -> list[int]:
     """One exchange; the rows of those that decided."""
-    masks = np.array([entry.forbidden for entry in decided], bool).reshape(-1, 3)
-    decisions = DecisionSteps(**columns(decided), action_mask=[masks[:, :2], masks[:, 2:]])
+    masks = np.array([entry.forbidden for entry in deciding], bool).reshape(-1, 3)
+    decisions = DecisionSteps(**columns(deciding), action_mask=[masks[:, :2], masks[:, 2:]])
     terminals = TerminalSteps(**columns(ended), interrupted=np.array([entry.interrupted for entry in ended], bool))
     rows: list[int] = table.update(decisions, terminals, player).tolist()
     return rows
@@ -62,7 +64,7 @@ def tell(table: AgentTable, decided: Sequence[Entry] = (), ended: Sequence[Entry
 def new_table(*ids: int, group: int = 0) -> AgentTable:
     """A table whose agents have these ids and had their first decision in an earlier step."""
     table = AgentTable(SPEC, "uint8")
-    tell(table, [Entry(number, seen=number, group=group) for number in ids])
+    update_table(table, [Entry(number, seen=number, group=group) for number in ids])
     table.start_step()
     return table
 
@@ -70,8 +72,8 @@ def new_table(*ids: int, group: int = 0) -> AgentTable:
 def test_agents_get_rows_in_the_order_in_which_they_appear() -> None:
     table = AgentTable(SPEC, "uint8")
     assert len(table) == 0
-    assert tell(table, [Entry(9), Entry(4)]) == [0, 1]
-    assert tell(table, [Entry(7), Entry(4)]) == [2, 1]
+    assert update_table(table, [Entry(9), Entry(4)]) == [0, 1]
+    assert update_table(table, [Entry(7), Entry(4)]) == [2, 1]
     assert table.agent_id.tolist() == [9, 4, 7]
     assert table.alive.all()
     assert table.requests_decision.all()
@@ -95,27 +97,27 @@ def test_arrays_stay_the_same_objects_until_an_agent_spawns() -> None:
     before = [*table.observations, *table.final_observations, table.reward, table.requests_decision, table.action_mask]
     for _ in range(3):
         table.start_step()
-        tell(table, [Entry(2, 5.0)], ended=[Entry(1)])
+        update_table(table, [Entry(2, 5.0)], ended=[Entry(1)])
     after = [*table.observations, *table.final_observations, table.reward, table.requests_decision, table.action_mask]
     assert all(old is new for old, new in zip(before, after, strict=True))
 
 
 def test_masks_are_inverted_to_true_for_allowed_over_all_branches() -> None:
     table = AgentTable(SPEC)
-    tell(table, [Entry(1, forbidden=(True, False, False)), Entry(2)])
+    update_table(table, [Entry(1, forbidden=(True, False, False)), Entry(2)])
     assert table.action_mask.tolist() == [[False, True, True], [True, True, True]]
 
 
 def test_an_id_keeps_its_row_over_its_episodes() -> None:
     table = new_table(1, 2)
-    tell(table, ended=[Entry(1), Entry(2)])
+    update_table(table, ended=[Entry(1), Entry(2)])
     table.start_step()
-    assert tell(table, [Entry(2), Entry(1)]) == [1, 0]
+    assert update_table(table, [Entry(2), Entry(1)]) == [1, 0]
 
 
 def test_an_episode_end_and_the_next_first_decision_in_one_message_share_a_row() -> None:
     table = new_table(1)
-    tell(table, [Entry(1, seen=50, reward=9.0)], ended=[Entry(1, seen=40, reward=2.0, group_reward=0.5)])
+    update_table(table, [Entry(1, seen=50, reward=9.0)], ended=[Entry(1, seen=40, reward=2.0, group_reward=0.5)])
     assert table.terminated.tolist() == [True]
     assert table.truncated.tolist() == [False]
     assert (table.reward[0], table.group_reward[0]) == (2.0, 0.5)
@@ -127,7 +129,7 @@ def test_an_episode_end_and_the_next_first_decision_in_one_message_share_a_row()
 
 def test_an_interrupted_episode_is_truncated() -> None:
     table = new_table(1, 2)
-    tell(table, ended=[Entry(1, interrupted=True), Entry(2)])
+    update_table(table, ended=[Entry(1, interrupted=True), Entry(2)])
     assert table.truncated.tolist() == [True, False]
     assert table.terminated.tolist() == [False, True]
     assert not table.alive.any()
@@ -136,38 +138,38 @@ def test_an_interrupted_episode_is_truncated() -> None:
 
 def test_reward_on_the_first_entry_of_an_episode_is_dropped() -> None:
     table = AgentTable(SPEC)
-    tell(table, [Entry(1, reward=3.0, group_reward=4.0)])
+    update_table(table, [Entry(1, reward=3.0, group_reward=4.0)])
     assert table.reward.tolist() == table.group_reward.tolist() == [0.0]
-    tell(table, ended=[Entry(1)])
+    update_table(table, ended=[Entry(1)])
     table.start_step()
-    tell(table, [Entry(1, reward=5.0)])
+    update_table(table, [Entry(1, reward=5.0)])
     assert table.reward.tolist() == [0.0]
     table.start_step()
-    tell(table, [Entry(1, reward=6.0)])
+    update_table(table, [Entry(1, reward=6.0)])
     assert table.reward.tolist() == [6.0]
 
 
 def test_rewards_of_several_player_steps_of_one_step_are_summed() -> None:
     table = new_table(1, 2)
-    tell(table, [Entry(1, reward=1.0, group_reward=0.1)])
-    tell(table, [Entry(1, reward=2.0, group_reward=0.2), Entry(2, reward=8.0)])
-    tell(table, ended=[Entry(1, reward=4.0)])
+    update_table(table, [Entry(1, reward=1.0, group_reward=0.1)])
+    update_table(table, [Entry(1, reward=2.0, group_reward=0.2), Entry(2, reward=8.0)])
+    update_table(table, ended=[Entry(1, reward=4.0)])
     assert table.reward.tolist() == [7.0, 8.0]
     np.testing.assert_allclose(table.group_reward, [0.3, 0.0])
 
 
 def test_rewards_after_an_episode_end_in_the_same_step_are_dropped() -> None:
     table = new_table(1)
-    tell(table, [Entry(1, seen=2)], ended=[Entry(1, seen=3, reward=1.0)])
-    tell(table, [Entry(1, seen=4, reward=16.0)])
+    update_table(table, [Entry(1, seen=2)], ended=[Entry(1, seen=3, reward=1.0)])
+    update_table(table, [Entry(1, seen=4, reward=16.0)])
     assert table.reward.tolist() == [1.0]
     assert table.observations[0].tolist() == [[4, 4]]
 
 
 def test_only_the_first_of_two_episode_ends_in_one_step_counts() -> None:
     table = new_table(1)
-    tell(table, [Entry(1, seen=2)], ended=[Entry(1, seen=3, reward=1.0)])
-    tell(table, [Entry(1, seen=4)], ended=[Entry(1, seen=5, reward=2.0, interrupted=True)])
+    update_table(table, [Entry(1, seen=2)], ended=[Entry(1, seen=3, reward=1.0)])
+    update_table(table, [Entry(1, seen=4)], ended=[Entry(1, seen=5, reward=2.0, interrupted=True)])
     assert table.terminated.tolist() == [True]
     assert table.truncated.tolist() == [False]
     assert table.reward.tolist() == [1.0]
@@ -177,19 +179,19 @@ def test_only_the_first_of_two_episode_ends_in_one_step_counts() -> None:
 
 def test_the_end_of_an_agent_that_never_requested_a_decision_is_ignored() -> None:
     table = new_table(1)
-    tell(table, [Entry(1)], ended=[Entry(99, reward=5.0)])
+    update_table(table, [Entry(1)], ended=[Entry(99, reward=5.0)])
     assert len(table) == 1
     assert not table.terminated.any()
-    tell(table, ended=[Entry(1, reward=1.0)])
+    update_table(table, ended=[Entry(1, reward=1.0)])
     table.start_step()
-    tell(table, ended=[Entry(1, reward=7.0)])  # it ends again without a decision in between
+    update_table(table, ended=[Entry(1, reward=7.0)])  # it ends again without a decision in between
     assert not table.terminated.any()
     assert table.reward.tolist() == [0.0]
 
 
 def test_the_next_step_resets_rewards_dones_and_decisions_and_keeps_the_rest() -> None:
     table = new_table(1)
-    tell(table, [Entry(1, seen=6)], ended=[Entry(1, reward=1.0, group_reward=1.0)])
+    update_table(table, [Entry(1, seen=6)], ended=[Entry(1, reward=1.0, group_reward=1.0)])
     table.start_step()
     for column in (table.reward, table.group_reward, table.requests_decision, table.terminated, table.truncated):
         assert not column.any()
@@ -199,16 +201,16 @@ def test_the_next_step_resets_rewards_dones_and_decisions_and_keeps_the_rest() -
 
 def test_outcomes_can_be_discarded_without_the_decisions() -> None:
     table = new_table(1, 2)
-    tell(table, [Entry(1), Entry(2, reward=1.0)], ended=[Entry(1, reward=2.0, group_reward=3.0)])
+    update_table(table, [Entry(1), Entry(2, reward=1.0)], ended=[Entry(1, reward=2.0, group_reward=3.0)])
     table.forget_outcomes()
     assert table.requests_decision.all()
-    tell(table, ended=[Entry(2, reward=4.0)])
+    update_table(table, ended=[Entry(2, reward=4.0)])
     assert not any(column.any() for column in (table.reward, table.group_reward, table.terminated))
 
 
 def test_a_new_id_takes_the_row_of_the_agent_that_ended_in_the_same_message() -> None:
     table = new_table(1)
-    assert tell(table, [Entry(2, seen=8, reward=9.0)], ended=[Entry(1, seen=7, reward=1.0)]) == [0]
+    assert update_table(table, [Entry(2, seen=8, reward=9.0)], ended=[Entry(1, seen=7, reward=1.0)]) == [0]
     assert table.agent_id.tolist() == [2]
     assert table.reward.tolist() == [1.0]
     assert table.terminated[0]
@@ -217,74 +219,74 @@ def test_a_new_id_takes_the_row_of_the_agent_that_ended_in_the_same_message() ->
 
 def test_a_new_id_prefers_the_lowest_row_of_its_group_that_was_free_before() -> None:
     table = new_table(1, 2, 3, 4)
-    tell(table, ended=[Entry(4), Entry(3)])
-    assert tell(table, [Entry(5)], ended=[Entry(1)]) == [2]
-    assert tell(table, [Entry(6), Entry(7), Entry(8)]) == [0, 3, 4]
+    update_table(table, ended=[Entry(4), Entry(3)])
+    assert update_table(table, [Entry(5)], ended=[Entry(1)]) == [2]
+    assert update_table(table, [Entry(6), Entry(7), Entry(8)]) == [0, 3, 4]
     assert table.agent_id.tolist() == [6, 2, 5, 7, 8]
 
 
 def test_an_agent_that_returns_keeps_its_row_from_new_ones() -> None:
     table = new_table(1, 2)
-    assert tell(table, [Entry(3), Entry(1)], ended=[Entry(1), Entry(2)]) == [1, 0]
+    assert update_table(table, [Entry(3), Entry(1)], ended=[Entry(1), Entry(2)]) == [1, 0]
 
 
 def test_an_id_whose_row_was_taken_is_treated_as_new() -> None:
     table = new_table(1)
-    tell(table, ended=[Entry(1)])
-    assert tell(table, [Entry(2)]) == [0]
-    assert tell(table, [Entry(1)]) == [1]
+    update_table(table, ended=[Entry(1)])
+    assert update_table(table, [Entry(2)]) == [0]
+    assert update_table(table, [Entry(1)]) == [1]
 
 
 def test_a_new_id_takes_no_row_of_another_group_with_active_agents() -> None:
     table = AgentTable(SPEC)
-    tell(table, [Entry(1, group=1), Entry(2, group=1), Entry(3, group=2)])
-    tell(table, ended=[Entry(1, group=1), Entry(3, group=2)])
-    assert tell(table, [Entry(4, group=2)]) == [2]
-    assert tell(table, [Entry(5, group=2)]) == [3], "row 0 is of group 1, in which agent 2 lives"
-    assert tell(table, [Entry(6, group=1)]) == [0]
+    update_table(table, [Entry(1, group=1), Entry(2, group=1), Entry(3, group=2)])
+    update_table(table, ended=[Entry(1, group=1), Entry(3, group=2)])
+    assert update_table(table, [Entry(4, group=2)]) == [2]
+    assert update_table(table, [Entry(5, group=2)]) == [3], "row 0 is of group 1, in which agent 2 lives"
+    assert update_table(table, [Entry(6, group=1)]) == [0]
     assert table.group_id.tolist() == [1, 1, 2, 2]
 
 
 def test_a_new_group_takes_the_rows_of_an_inactive_group() -> None:
     table = new_table(1, 2, group=1)
-    tell(table, ended=[Entry(1, group=1), Entry(2, group=1)])
-    assert tell(table, [Entry(3, group=2), Entry(4, group=2), Entry(5, group=2)]) == [0, 1, 2]
+    update_table(table, ended=[Entry(1, group=1), Entry(2, group=1)])
+    assert update_table(table, [Entry(3, group=2), Entry(4, group=2), Entry(5, group=2)]) == [0, 1, 2]
     assert table.group_id.tolist() == [2, 2, 2]
 
 
 def test_the_same_id_in_two_players_means_two_agents() -> None:
     table = AgentTable(SPEC)
-    assert tell(table, [Entry(1, seen=1)], player=0) == [0]
-    assert tell(table, [Entry(1, seen=2)], player=1) == [1]
+    assert update_table(table, [Entry(1, seen=1)], player=0) == [0]
+    assert update_table(table, [Entry(1, seen=2)], player=1) == [1]
     table.start_step()
-    tell(table, ended=[Entry(1, reward=1.0)], player=1)
+    update_table(table, ended=[Entry(1, reward=1.0)], player=1)
     assert table.terminated.tolist() == [False, True]
     assert table.player.tolist() == [0, 1]
-    assert tell(table, [Entry(2)], player=0) == [2], "the free row is of another player"
+    assert update_table(table, [Entry(2)], player=0) == [2], "the free row is of another player"
 
 
 def test_truncate_episodes_affects_the_running_episodes_of_one_player() -> None:
     table = AgentTable(SPEC)
-    tell(table, [Entry(1, seen=3), Entry(2, seen=4)], player=0)
-    tell(table, [Entry(1, seen=5)], player=1)
-    tell(table, ended=[Entry(2, seen=6)], player=0)
+    update_table(table, [Entry(1, seen=3), Entry(2, seen=4)], player=0)
+    update_table(table, [Entry(1, seen=5)], player=1)
+    update_table(table, ended=[Entry(2, seen=6)], player=0)
     table.start_step()
     table.truncate_episodes(0)
     assert table.truncated.tolist() == [True, False, False]
     assert table.final_observations[0][0].tolist() == [3, 3]
     assert table.alive.tolist() == [False, False, True]
-    tell(table, [Entry(1, seen=7, reward=9.0)], player=0)
+    update_table(table, [Entry(1, seen=7, reward=9.0)], player=0)
     assert table.reward.tolist() == [0.0, 0.0, 0.0], "reward that survives a RESET comes with a first entry"
 
 
 def test_a_group_ends_with_its_last_members_and_not_with_the_first() -> None:
     table = new_table(1, 2, 3, group=4)
-    tell(table, [Entry(2, group=4), Entry(3, group=4)], [Entry(1, group=4)])
+    update_table(table, [Entry(2, group=4), Entry(3, group=4)], [Entry(1, group=4)])
     assert table.terminated.tolist() == [True, False, False]
     assert not table.group_ended.any()
     table.start_step()
     again = [Entry(number, group=4) for number in (1, 2, 3)]  # the next episode, of the same group, in one message
-    tell(table, again, [Entry(2, group=4), Entry(3, group=4, interrupted=True)])
+    update_table(table, again, [Entry(2, group=4), Entry(3, group=4, interrupted=True)])
     assert table.group_ended.tolist() == [False, True, True]
     table.start_step()
     assert not table.group_ended.any()
@@ -293,26 +295,26 @@ def test_a_group_ends_with_its_last_members_and_not_with_the_first() -> None:
 def test_agents_of_one_player_and_group_share_a_group_and_others_do_not() -> None:
     table = AgentTable(SPEC, "uint8")
     for player in (0, 1):
-        tell(table, [Entry(1, group=4), Entry(2, group=4), Entry(3, group=5), Entry(4)], player=player)
+        update_table(table, [Entry(1, group=4), Entry(2, group=4), Entry(3, group=5), Entry(4)], player=player)
     assert len(np.unique(table.group)) == 6
     assert table.group[0] == table.group[1]
     assert table.group[4] == table.group[5]
     assert (table.group < 0).tolist() == [False, False, False, True] * 2
     table.start_step()
-    tell(table, (), [Entry(4)])
+    update_table(table, (), [Entry(4)])
     assert table.terminated[3]
     assert not table.group_ended[3]  # there is none
 
 
 def test_an_episode_that_started_within_a_step_gets_no_reward_until_the_next() -> None:
     table = new_table(1)
-    tell(table, [Entry(2)])
-    tell(table, [Entry(2, reward=1.0)])
-    tell(table, [Entry(2)], ended=[Entry(2, reward=2.0)])
+    update_table(table, [Entry(2)])
+    update_table(table, [Entry(2, reward=1.0)])
+    update_table(table, [Entry(2)], ended=[Entry(2, reward=2.0)])
     assert table.reward.tolist() == [0.0, 0.0]
     assert not table.terminated.any()
     table.start_step()
-    tell(table, ended=[Entry(2, reward=4.0)])
+    update_table(table, ended=[Entry(2, reward=4.0)])
     assert table.reward.tolist() == [0.0, 4.0]
     assert table.terminated.tolist() == [False, True]
 
@@ -323,17 +325,17 @@ def test_reserved_rows_wait_for_agents_of_any_group_and_player() -> None:
     assert table.agent_id.tolist() == table.player.tolist() == [-1, -1, -1]
     assert not table.alive.any()
     assert table.action_mask.all()
-    assert tell(table, [Entry(1, group=1), Entry(2, group=1)], player=0) == [0, 1]
-    assert tell(table, [Entry(1)], player=1) == [2]
-    tell(table, ended=[Entry(1, group=1)], player=0)
-    assert tell(table, [Entry(2)], player=1) == [0], "in a fixed table a row is kept for no group and no player"
-    assert tell(table, [Entry(3)], player=1) == [3], "four agents live at once"
+    assert update_table(table, [Entry(1, group=1), Entry(2, group=1)], player=0) == [0, 1]
+    assert update_table(table, [Entry(1)], player=1) == [2]
+    update_table(table, ended=[Entry(1, group=1)], player=0)
+    assert update_table(table, [Entry(2)], player=1) == [0], "in a fixed table a row is kept for no group and no player"
+    assert update_table(table, [Entry(3)], player=1) == [3], "four agents live at once"
 
 
 def test_after_a_restart_agents_get_rows_as_in_a_new_table() -> None:
     table = new_table(5, 6, 7, group=4)
-    tell(table, ended=[Entry(5, group=4)])
-    tell(table, [Entry(8, seen=8, group=4, forbidden=(True, True, True))])
+    update_table(table, ended=[Entry(5, group=4)])
+    update_table(table, [Entry(8, seen=8, group=4, forbidden=(True, True, True))])
     table.start_step()
     table.truncate_episodes(0)
     table.restart()
@@ -341,14 +343,14 @@ def test_after_a_restart_agents_get_rows_as_in_a_new_table() -> None:
     assert table.final_observations[0][0].tolist() == [8, 8]
     assert not any(column.any() for column in table.observations)
     assert table.action_mask.all()
-    assert tell(table, [Entry(6, reward=1.0), Entry(5)]) == [0, 1]
+    assert update_table(table, [Entry(6, reward=1.0), Entry(5)]) == [0, 1]
     assert table.reward.tolist() == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("ids", [[2**31 - 1, 0, 1], [1000, 10, 100]])
 def test_ids_of_any_size_and_order_are_found_again(ids: list[int]) -> None:
     table = new_table(*ids)
-    tell(table, [Entry(number, reward=number) for number in reversed(ids)])
+    update_table(table, [Entry(number, reward=number) for number in reversed(ids)])
     assert table.reward.tolist() == np.array(ids, np.float32).tolist()
 
 
@@ -367,9 +369,9 @@ def assert_equal(table: AgentTable, model: Model) -> None:
         ("truncated", [row.truncated for row in rows]),
     ):
         assert getattr(table, name).tolist() == expected, name
-    for mine, seen in ((table.observations, "seen"), (table.final_observations, "final")):
+    for actual, seen in ((table.observations, "seen"), (table.final_observations, "final")):
         for column, expected_column in zip(
-            mine, observations([Entry(0, getattr(row, seen)) for row in rows]), strict=True
+            actual, observations([Entry(0, getattr(row, seen)) for row in rows]), strict=True
         ):
             np.testing.assert_array_equal(column, expected_column, err_msg=seen)
     assert table.action_mask.tolist() == [row.allowed for row in rows]
@@ -410,8 +412,8 @@ def test_for_random_messages_the_table_equals_a_reference_of_single_agents(
     table, model = AgentTable(SPEC, "uint8", reserved), Model(reserved)
     for event in events:
         if isinstance(event, tuple):
-            player, decided, ended = event
-            assert tell(table, decided, ended, player) == model.update(decided, ended, player)
+            player, deciding, ended = event
+            assert update_table(table, deciding, ended, player) == model.update(deciding, ended, player)
         elif event == "step":
             table.start_step()
             model.start_step()

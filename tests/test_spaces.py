@@ -25,7 +25,7 @@ def behavior(*sensors: tuple[str, tuple[int, ...]]) -> BehaviorSpec:
     )
 
 
-def columns_of(spec: BehaviorSpec, n: int, visual_dtype: str = "uint8") -> list[Array]:
+def arrays_of(spec: BehaviorSpec, n: int, visual_dtype: str = "uint8") -> list[Array]:
     rng = np.random.default_rng(0)
     return [
         rng.integers(0, 2, (n, *sensor.shape)).astype(sensor.column_dtype(visual_dtype))
@@ -54,11 +54,11 @@ def test_split_concatenates_all_vectors_and_names_every_other_sensor() -> None:
             "friends": gym.spaces.Box(-np.inf, np.inf, (5, 6), np.float32),
         }
     )
-    columns = columns_of(MIXED, 7)
-    observations = layout.select(columns)
-    np.testing.assert_array_equal(observations["vector"], np.concatenate([columns[0], columns[2]], axis=1))
-    np.testing.assert_array_equal(observations["eye"], columns[1])
-    np.testing.assert_array_equal(observations["friends"], columns[3])
+    arrays = arrays_of(MIXED, 7)
+    observations = layout.select(arrays)
+    np.testing.assert_array_equal(observations["vector"], np.concatenate([arrays[0], arrays[2]], axis=1))
+    np.testing.assert_array_equal(observations["eye"], arrays[1])
+    np.testing.assert_array_equal(observations["friends"], arrays[3])
 
 
 def test_vectors_alone_are_one_plain_box() -> None:
@@ -82,9 +82,9 @@ def test_sensors_gives_one_key_per_sensor() -> None:
         "speed": (2,),
         "friends": (5, 6),
     }
-    columns = columns_of(MIXED, 2)
-    for key, column in zip(("rays", "eye", "speed", "friends"), columns, strict=True):
-        np.testing.assert_array_equal(layout.select(columns)[key], column)
+    arrays = arrays_of(MIXED, 2)
+    for key, array in zip(("rays", "eye", "speed", "friends"), arrays, strict=True):
+        np.testing.assert_array_equal(layout.select(arrays)[key], array)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_images_have_the_requested_dtype_and_range(visual_dtype: str, box: gym.s
 @pytest.mark.parametrize("spec", [MIXED, behavior(("eye", (3, 8, 9))), behavior(("a", (2,)), ("b", (1,)))])
 def test_every_selected_observation_lies_in_the_space(spec: BehaviorSpec, observations: str) -> None:
     layout = ObservationLayout(spec, observations)
-    columns = columns_of(spec, 4)
+    arrays = arrays_of(spec, 4)
     for row in range(4):
-        assert layout.select(columns, row) in layout.space
-    batch = layout.select(columns, np.array([3, 1]))
-    one = layout.select(columns, 3)
+        assert layout.select(arrays, row) in layout.space
+    batch = layout.select(arrays, np.array([3, 1]))
+    one = layout.select(arrays, 3)
     for key in one if isinstance(one, dict) else [...]:
         np.testing.assert_array_equal(batch[key][0], one[key])
 
@@ -138,22 +138,22 @@ def test_every_selected_observation_lies_in_the_space(spec: BehaviorSpec, observ
 @pytest.mark.parametrize("spec", [MIXED, behavior(("a", (2,)))])
 def test_a_selection_does_not_change_with_the_agent_arrays(spec: BehaviorSpec, observations: str) -> None:
     layout = ObservationLayout(spec, observations)
-    columns = columns_of(spec, 3)
+    arrays = arrays_of(spec, 3)
     for rows in (slice(None), 1, np.array([0, 2])):
-        selected = layout.select(columns, rows)
+        selected = layout.select(arrays, rows)
         parts = list(selected.values()) if isinstance(selected, dict) else [selected]
-        assert not any(np.shares_memory(part, column) for part in parts for column in columns)
+        assert not any(np.shares_memory(part, array) for part in parts for array in arrays)
 
 
 @pytest.mark.parametrize("observations", ["split", "sensors"])
 @pytest.mark.parametrize("spec", [MIXED, behavior(("a", (2,)))])
 def test_rows_of_a_selection_can_be_overwritten(spec: BehaviorSpec, observations: str) -> None:
     layout = ObservationLayout(spec, observations)
-    old, new = columns_of(spec, 4), [column + 1 for column in columns_of(spec, 2)]
+    old, new = arrays_of(spec, 4), [array + 1 for array in arrays_of(spec, 2)]
     selected = layout.select(old)
     layout.overwrite(selected, np.array([3, 0]), layout.select(new))
-    for column, replacement in zip(old, new, strict=True):
-        column[[3, 0]] = replacement
+    for array, replacement in zip(old, new, strict=True):
+        array[[3, 0]] = replacement
     expected = layout.select(old)
     for key in expected if isinstance(expected, dict) else [...]:
         np.testing.assert_array_equal(selected[key], expected[key])
@@ -195,9 +195,9 @@ def test_actions_of_a_space_are_converted_to_arrays(spec: ActionSpec, space: gym
         (actions["continuous"], actions["discrete"]) if isinstance(actions, dict) else (actions, actions)
     )
     if spec.continuous_size:
-        np.testing.assert_array_equal(columns.continuous, continuous)
+        np.testing.assert_array_equal(arrays.continuous, continuous)
     if spec.discrete_size:
-        np.testing.assert_array_equal(columns.discrete, np.reshape(discrete, (6, -1)))
+        np.testing.assert_array_equal(arrays.discrete, np.reshape(discrete, (6, -1)))
 
 
 def test_a_behavior_without_actions_raises_with_a_remedy() -> None:

@@ -29,65 +29,67 @@ def played(folder: Path) -> SceneLog:
 
 
 def test_a_seed_determines_the_course(log: SceneLog, tmp_path: Path) -> None:
-    assert played(tmp_path).said == log.said
+    assert played(tmp_path).records == log.records
 
 
 def test_messages_are_of_every_kind(log: SceneLog) -> None:
-    kinds = {frozenset(told["event"] for told in said) for said in log.said.values()}
+    kinds = {frozenset(record["event"] for record in records) for records in log.records.values()}
     assert kinds == {frozenset({"decision"}), frozenset({"end"}), frozenset({"decision", "end"})}
 
 
 def test_agents_end_in_every_way_in_every_behavior(log: SceneLog) -> None:
     ends = defaultdict(set)
-    for said in log.said.values():
-        for told in said:
-            if told["event"] == "end":
-                ends[told["behavior"]].add(told["interrupted"])
+    for records in log.records.values():
+        for record in records:
+            if record["event"] == "end":
+                ends[record["behavior"]].add(record["interrupted"])
     assert ends.keys() == log.sensors.keys()
     assert all(ways == {False, True} for ways in ends.values())
 
 
 def test_agents_spawn_late_change_their_behavior_and_return_under_new_ids(log: SceneLog) -> None:
     agents, first = defaultdict(set), {}
-    for exchange in sorted(log.said):
-        for told in log.said[exchange]:
-            agents[told["behavior"]].add(told["agent"])
-            first.setdefault(told["behavior"], exchange)
+    for step_number in sorted(log.records):
+        for record in log.records[step_number]:
+            agents[record["behavior"]].add(record["agent"])
+            first.setdefault(record["behavior"], step_number)
     assert min(first["Late?team=1"], first["Night?team=0"]) > 10
     assert agents["Day?team=0"] & agents["Night?team=0"]
     assert len(agents["Solo?team=0"]) > 2
 
 
 def test_groups_change_receive_rewards_and_end_together(log: SceneLog) -> None:
-    members = [[told for told in said if told["behavior"] == "Member?team=0"] for said in log.said.values()]
-    assert len({told["group"] for said in members for told in said}) > 4
-    assert any(told["group_reward"] for said in members for told in said)
+    members = [
+        [record for record in records if record["behavior"] == "Member?team=0"] for records in log.records.values()
+    ]
+    assert len({record["group"] for records in members for record in records}) > 4
+    assert any(record["group_reward"] for records in members for record in records)
     assert any(
-        told["event"] == other["event"] == "end" and told["group"] == other["group"] > 0
-        for said in members
-        for told, other in pairwise(said)
+        record["event"] == other["event"] == "end" and record["group"] == other["group"] > 0
+        for records in members
+        for record, other in pairwise(records)
     )
     groups = defaultdict(set)
-    for said in members:
-        for told in said:
-            groups[told["agent"]].add(told["group"])
+    for records in members:
+        for record in records:
+            groups[record["agent"]].add(record["group"])
     assert any(len(mine) > 1 for mine in groups.values())
 
 
 def test_episodes_start_with_a_reward_and_some_end_without_a_decision(log: SceneLog) -> None:
     started, paid_at_the_start, never_decided = set(), 0, 0
-    for exchange in sorted(log.said):
-        for told in log.said[exchange]:
-            episode = told["behavior"], told["agent"], told["episode"]
-            paid_at_the_start += episode not in started and told["event"] == "decision" and told["reward"] > 0
-            never_decided += episode not in started and told["event"] == "end"
+    for step_number in sorted(log.records):
+        for record in log.records[step_number]:
+            episode = record["behavior"], record["agent"], record["episode"]
+            paid_at_the_start += episode not in started and record["event"] == "decision" and record["reward"] > 0
+            never_decided += episode not in started and record["event"] == "end"
             started.add(episode)
     assert paid_at_the_start > 5
     assert never_decided > 1
 
 
 def test_no_two_observations_are_equal_and_no_reward_is_given_twice(log: SceneLog) -> None:
-    observations = [tuple(told["observation"].values()) for said in log.said.values() for told in said]
+    observations = [tuple(record["observation"].values()) for records in log.records.values() for record in records]
     assert len(set(observations)) == len(observations)
-    rewards = [told["reward"] for said in log.said.values() for told in said if told["reward"]]
+    rewards = [record["reward"] for records in log.records.values() for record in records if record["reward"]]
     assert len(set(rewards)) > 0.99 * len(rewards)  # two sums may be equal by chance

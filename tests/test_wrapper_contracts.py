@@ -77,15 +77,15 @@ def test_the_agent_table_is_filled_at_each_player_step(player: tuple[UnityEnviro
     log.read()
     assert log.newest in log.scenes
     for _ in range(STEPS):
-        said = defaultdict(list)
-        for told in log.said[log.newest]:
-            said[told["behavior"], told["event"]].append(told)
+        records = defaultdict(list)
+        for record in log.records[log.newest]:
+            records[record["behavior"], record["event"]].append(record)
         chosen = {}
         for behavior, spec in env.behavior_specs.items():
             decisions, terminals = env.get_steps(behavior)
             assert [sensor.name for sensor in spec.observation_specs] == [name for name, _ in log.sensors[behavior]]
-            check_steps(decisions, said.pop((behavior, "decision"), []), log.sensors[behavior])
-            check_steps(terminals, said.pop((behavior, "end"), []), log.sensors[behavior])
+            check_steps(decisions, records.pop((behavior, "decision"), []), log.sensors[behavior])
+            check_steps(terminals, records.pop((behavior, "end"), []), log.sensors[behavior])
             actions = spec.action_spec.random_action(len(decisions), rng)
             if len(decisions) and rng.random() < 0.8:
                 env.set_actions(behavior, actions)
@@ -93,7 +93,7 @@ def test_the_agent_table_is_filled_at_each_player_step(player: tuple[UnityEnviro
                 actions = spec.action_spec.empty_action(len(decisions))
             for agent, continuous, discrete in zip(decisions, actions.continuous, actions.discrete, strict=True):
                 chosen[behavior, agent] = continuous.tolist(), discrete.tolist()
-        assert not said
+        assert not records
         exchange = log.newest
         if rng.random() < RESETS:
             env.reset()
@@ -104,23 +104,23 @@ def test_the_agent_table_is_filled_at_each_player_step(player: tuple[UnityEnviro
             env.step()
             log.read()
         assert log.newest == exchange + 1
-        assert log.did[exchange] == chosen
+        assert log.actions[exchange] == chosen
 
 
-def check_steps(steps: Any, said: list[dict[str, Any]], sensors: Sensors) -> None:
+def check_steps(steps: Any, records: list[dict[str, Any]], sensors: Sensors) -> None:
     """DecisionSteps or TerminalSteps, against what the log has of these agents."""
-    assert steps.agent_id.tolist() == [told["agent"] for told in said]
-    assert steps.group_id.tolist() == [told["group"] for told in said]
-    assert steps.reward.tolist() == [told["reward"] for told in said]
-    assert steps.group_reward.tolist() == [told["group_reward"] for told in said]
-    for index, told in enumerate(said):
+    assert steps.agent_id.tolist() == [record["agent"] for record in records]
+    assert steps.group_id.tolist() == [record["group"] for record in records]
+    assert steps.reward.tolist() == [record["reward"] for record in records]
+    assert steps.group_reward.tolist() == [record["group_reward"] for record in records]
+    for index, record in enumerate(records):
         observation = {name: column[index] for (name, _), column in zip(sensors, steps.obs, strict=True)}
-        assert seen(observation, sensors) == told["observation"]
-        if told["event"] == "end":
-            assert steps.interrupted[index] == told["interrupted"]
+        assert seen(observation, sensors) == record["observation"]
+        if record["event"] == "end":
+            assert steps.interrupted[index] == record["interrupted"]
         elif steps.action_mask is not None:
             forbidden = np.concatenate([branch[index] for branch in steps.action_mask]).tolist()
-            assert forbidden == (told["mask"] or [False] * len(forbidden))
+            assert forbidden == (record["mask"] or [False] * len(forbidden))
 
 
 # One agent.
@@ -284,10 +284,10 @@ class ExpectedRows:
         self._withholds = False
         self._return(set(), {})
 
-    def _return(self, told: set[int], first: Mapping[int, Any]) -> None:
+    def _return(self, record: set[int], first: Mapping[int, Any]) -> None:
         """Return the table as it is, except for the outcomes of rows that are not `told`, with these observations."""
         sensors = self._contract.sensors
-        ended = {index for index in told if has_ended(self.rows[index])}
+        ended = {index for index in record if has_ended(self.rows[index])}
         self.seen = [
             row.final if index in ended and not self._same_step else first.get(index, shown(row, sensors))
             for index, row in enumerate(self.rows)
@@ -296,8 +296,8 @@ class ExpectedRows:
             (row.reward + own, row.group_reward + group)
             for row, (own, group) in zip(self.rows, self._carried, strict=True)
         ]
-        self.rewards = [sum(one) if index in told else 0 for index, one in enumerate(outcomes)]
-        self.group_rewards = [one[1] if index in told else 0 for index, one in enumerate(outcomes)]
+        self.rewards = [sum(one) if index in record else 0 for index, one in enumerate(outcomes)]
+        self.group_rewards = [one[1] if index in record else 0 for index, one in enumerate(outcomes)]
         if self._wait_for == "all":
             self._carried = [outcomes[index] if index in first else (0.0, 0.0) for index in range(len(self.rows))]
         self.ends = ended
@@ -308,18 +308,18 @@ class ExpectedRows:
         if self._wait_for == "any":
             self._step_any(actions, everyone)
             return
-        told = everyone if self._same_step else everyone - self.ends
-        started = {index for index in everyone - told if self.rows[index].requests_decision}
-        if started and not any(self.rows[index].requests_decision for index in told):
+        record = everyone if self._same_step else everyone - self.ends
+        started = {index for index in everyone - record if self.rows[index].requests_decision}
+        if started and not any(self.rows[index].requests_decision for index in record):
             self._contract.nothing_more_was_exchanged()  # the player is held
-            self._return(told, {})
+            self._return(record, {})
             return
         first = {index: self.rows[index].seen for index in started}
         self._contract.step(
-            {self._behavior: {index: action for index, action in actions.items() if index in told}},
+            {self._behavior: {index: action for index, action in actions.items() if index in record}},
             autoreset=self._same_step,
         )
-        self._return(told, {index: seen for index, seen in first.items() if not has_ended(self.rows[index])})
+        self._return(record, {index: seen for index, seen in first.items() if not has_ended(self.rows[index])})
 
     def _step_any(self, actions: Mapping[int, Any], everyone: set[int]) -> None:
         if self._withholds:
@@ -422,7 +422,7 @@ class Cast:
         self._told = {agent: (row, False) for agent, _, _, row in self._rows() if row.requests_decision}
 
     @property
-    def told(self) -> set[str]:
+    def record(self) -> set[str]:
         return set(self._told)
 
     def step(self, actions: Mapping[str, Any]) -> None:
@@ -480,30 +480,30 @@ def test_pettingzoos_parallel_env_reports_every_agent(game: Game, seed: int) -> 
     what zeros mean."""
     env, logs = game
     rng = np.random.default_rng(seed)
-    cast = None
+    agents = None
     for _ in range(STEPS):
-        if cast is None or not env.agents or rng.random() < RESETS:
-            goes_on = cast is not None and not env.agents and cast.goes_on
-            observations, infos = env.reset(seed if cast is None else None)
-            if cast is None:
+        if agents is None or not env.agents or rng.random() < RESETS:
+            goes_on = agents is not None and not env.agents and agents.goes_on
+            observations, infos = env.reset(seed if agents is None else None)
+            if agents is None:
                 contract = Contract(logs)
             elif goes_on:
                 contract.resume()
             else:
                 contract.reset()
-            cast = Cast(contract, env)
-            assert observations.keys() == infos.keys() == cast.told
+            agents = Cast(contract, env)
+            assert observations.keys() == infos.keys() == agents.told
             assert not any(info.get("group_reward") for info in infos.values())
         else:
             actions = {agent: sample(env, agent, rng) for agent in env.agents}
             observations, *outcomes = env.step(actions)
-            cast.step(actions)
-            assert all(part.keys() == cast.told for part in (observations, *outcomes))
-            for agent in cast.told:
-                cast.check_outcome(agent, *(part[agent] for part in outcomes))
-        for agent in cast.told:
-            cast.check_observation(agent, observations[agent])
-        assert set(env.agents) == cast.playing
+            agents.step(actions)
+            assert all(part.keys() == agents.told for part in (observations, *outcomes))
+            for agent in agents.told:
+                agents.check_outcome(agent, *(part[agent] for part in outcomes))
+        for agent in agents.told:
+            agents.check_observation(agent, observations[agent])
+        assert set(env.agents) == agents.playing
 
 
 class Exchanges(Cast):
@@ -536,25 +536,25 @@ def test_pettingzoos_parallel_env_reports_every_player_step(any_game: Game, seed
     rng = np.random.default_rng(seed)
     env.reset(seed)
     contract = Contract(logs)
-    cast = Exchanges(contract, env)
+    agents = Exchanges(contract, env)
     for _ in range(STEPS):
         if not env.agents:
             env.reset()
-            (contract.resume if cast.goes_on else contract.reset)()
-            cast = Exchanges(contract, env)
-        assert sorted(env.requesting_agents()) == sorted(cast.requesting())
-        actions = {agent: sample(env, agent, rng) for agent in cast.requesting()}
+            (contract.resume if agents.goes_on else contract.reset)()
+            agents = Exchanges(contract, env)
+        assert sorted(env.requesting_agents()) == sorted(agents.requesting())
+        actions = {agent: sample(env, agent, rng) for agent in agents.requesting()}
         if rng.random() < 0.5:
             actions = {agent: sample(env, agent, rng) for agent in env.agents} | actions
         observations, *outcomes, infos = env.step(actions)
-        cast.step({agent: action for agent, action in actions.items() if agent in cast.requesting()})
+        agents.step({agent: action for agent, action in actions.items() if agent in agents.requesting()})
         contract.nothing_more_was_exchanged()
-        assert observations.keys() == cast.told
-        for agent in cast.told:
-            cast.check_observation(agent, observations[agent])
-            cast.check_outcome(agent, *(part[agent] for part in outcomes), infos[agent])
-            assert infos[agent]["requests_decision"] == (agent in cast.requesting())
-        assert set(env.agents) == cast.playing
+        assert observations.keys() == agents.told
+        for agent in agents.told:
+            agents.check_observation(agent, observations[agent])
+            agents.check_outcome(agent, *(part[agent] for part in outcomes), infos[agent])
+            assert infos[agent]["requests_decision"] == (agent in agents.requesting())
+        assert set(env.agents) == agents.playing
 
 
 @pytest.fixture(scope="module")
@@ -571,13 +571,13 @@ def test_pettingzoos_aec_env_selects_deciding_agents_in_order(turns: Game, seed:
     rng = np.random.default_rng(seed)
     env.reset(seed)
     contract = Contract(logs)
-    cast = Exchanges(contract, env)
-    returns = dict.fromkeys(cast.playing, 0.0)
+    agents = Exchanges(contract, env)
+    returns = dict.fromkeys(agents.playing, 0.0)
     ended: set[str] = set()
     for _ in range(STEPS):
         actions = {}
         visited = []
-        expected = cast.requesting()
+        expected = agents.requesting()
         while len(visited) < len(ended) + len(expected):
             agent = env.agent_selection
             visited.append(agent)
@@ -587,7 +587,7 @@ def test_pettingzoos_aec_env_selects_deciding_agents_in_order(turns: Game, seed:
             if agent in ended:
                 env.step(None)
             else:
-                cast.check_observation(agent, observation)
+                agents.check_observation(agent, observation)
                 actions[agent] = sample(env, agent, rng)
                 returns[agent] = 0.0
                 env.step(actions[agent])
@@ -597,17 +597,17 @@ def test_pettingzoos_aec_env_selects_deciding_agents_in_order(turns: Game, seed:
         if not expected:
             assert not env.agents
             env.reset()
-            (contract.resume if cast.goes_on else contract.reset)()
-            cast = Exchanges(contract, env)
-            returns = dict.fromkeys(cast.playing, 0.0)
+            (contract.resume if agents.goes_on else contract.reset)()
+            agents = Exchanges(contract, env)
+            returns = dict.fromkeys(agents.playing, 0.0)
             continue
         while True:
-            cast.step(actions)
+            agents.step(actions)
             actions = {}
-            for agent, (reward, terminated, truncated) in cast.outcomes().items():
+            for agent, (reward, terminated, truncated) in agents.outcomes().items():
                 returns[agent] = returns.get(agent, 0.0) + reward
                 if terminated or truncated:
                     ended.add(agent)
-            if cast.requesting() or not cast.playing:
+            if agents.requesting() or not agents.playing:
                 break
         contract.nothing_more_was_exchanged()

@@ -12,9 +12,9 @@ supersuit = pytest.importorskip("supersuit", reason="supersuit is not installed:
 
 @pytest.mark.parametrize(("env_id", "size"), [("Unity-PushBlock-v0", 210), ("Unity-SoccerTwos-v0", 336)])
 def test_the_documented_way_to_sb3(env_id: str, size: int) -> None:
-    game = unity_gym.parallel_env(env_id, num_areas=2, action_mask="info")
-    game = supersuit.frame_stack_v2(supersuit.pad_observations_v0(supersuit.black_death_v3(game)), 4)
-    envs = supersuit.pettingzoo_env_to_vec_env_v1(game)
+    env = unity_gym.parallel_env(env_id, num_areas=2, action_mask="info")
+    env = supersuit.frame_stack_v2(supersuit.pad_observations_v0(supersuit.black_death_v3(env)), 4)
+    envs = supersuit.pettingzoo_env_to_vec_env_v1(env)
     envs = VecMonitor(supersuit.concat_vec_envs_v1(envs, 1, num_cpus=1, base_class="stable_baselines3"))
     assert envs.observation_space.shape == (4 * size,)
     model = PPO("MlpPolicy", envs, n_steps=16, batch_size=16, n_epochs=1)

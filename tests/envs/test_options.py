@@ -81,8 +81,8 @@ def test_the_package_exports_only_the_documented_names() -> None:
 
 
 def test_metadata_is_no_shared_constant() -> None:
-    env, game = gym.make("Unity-Basic-v0").unwrapped, unity_gym.parallel_env("Unity-Basic-v0")
-    for one in (env, game):
+    env, parallel = gym.make("Unity-Basic-v0").unwrapped, unity_gym.parallel_env("Unity-Basic-v0")
+    for one in (env, parallel):
         one.metadata["render_modes"].append("mine")
         assert "mine" not in type(one).metadata["render_modes"]
         one.close()
@@ -208,16 +208,18 @@ def test_pettingzoos_render_test_passes() -> None:
 
 
 def test_spaces_are_available_by_agent_too() -> None:
-    game = unity_gym.parallel_env("Unity-SoccerTwos-v0", action_mask="info")
+    parallel = unity_gym.parallel_env("Unity-SoccerTwos-v0", action_mask="info")
     names = ["soccertwos_0_0", "soccertwos_0_1", "soccertwos_1_0", "soccertwos_1_1"]
-    assert sorted(game.possible_agents) == names
-    assert game.observation_spaces == {agent: game.observation_space(agent) for agent in game.possible_agents}
-    assert game.action_spaces == {agent: game.action_space(agent) for agent in game.possible_agents}
-    observations, infos = game.reset()
+    assert sorted(parallel.possible_agents) == names
+    assert parallel.observation_spaces == {
+        agent: parallel.observation_space(agent) for agent in parallel.possible_agents
+    }
+    assert parallel.action_spaces == {agent: parallel.action_space(agent) for agent in parallel.possible_agents}
+    observations, infos = parallel.reset()
     for agent, observation in observations.items():
-        assert game.observation_space(agent).contains(observation)
+        assert parallel.observation_space(agent).contains(observation)
         assert infos[agent]["action_mask"].shape == (9,)
-    game.close()
+    parallel.close()
     turns = unity_gym.aec_env("Unity-SoccerTwos-v0", action_mask=None)
     assert isinstance(turns, OrderEnforcingWrapper)
     turns.reset()

@@ -47,7 +47,7 @@ def play(env: UnityParallelEnv, steps: int) -> list[tuple[dict[str, Any], ...]]:
 
 
 def ticks(observations: dict[str, Any]) -> set[float]:
-    seen = (told["observation"] for told in observations.values())
+    seen = (observation["observation"] for observation in observations.values())
     return {float((one["vector"] if isinstance(one, dict) else one)[1]) for one in seen}
 
 
@@ -89,15 +89,15 @@ def test_agents_are_named_after_behavior_team_and_row(arena: UnityParallelEnv) -
 def test_every_observation_is_in_the_space_of_its_agent(arena: UnityParallelEnv) -> None:
     observations, _ = arena.reset()
     while arena.agents:
-        assert all(arena.observation_space(agent).contains(told) for agent, told in observations.items())
+        assert all(arena.observation_space(agent).contains(observation) for agent, observation in observations.items())
         observations, *_ = arena.step(sampled(arena, observations))
-    assert all(arena.observation_space(agent).contains(told) for agent, told in observations.items())
+    assert all(arena.observation_space(agent).contains(observation) for agent, observation in observations.items())
 
 
 def test_behaviors_without_discrete_actions_have_box_observations() -> None:
     env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=2)
     observations, infos = env.reset()
-    assert {agent: (told.shape, told.dtype) for agent, told in observations.items()} == {
+    assert {agent: (observation.shape, observation.dtype) for agent, observation in observations.items()} == {
         "threedball_0": ((8,), np.float32),
         "threedball_1": ((8,), np.float32),
     }
@@ -200,12 +200,14 @@ def test_episode_ends_one_after_another_are_followed_by_a_reset() -> None:
     """The first agents to end are in the middle of later episodes when the last one ends."""
     env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=3)
     env.reset(seed=1)
-    actions = {agent: np.full(2, 0.3 * slot, np.float32) for slot, agent in enumerate(env.possible_agents)}
+    actions = {agent: np.full(2, 0.3 * row, np.float32) for row, agent in enumerate(env.possible_agents)}
     while env.agents:
         env.step({agent: actions[agent] for agent in env.agents})
     observations, _ = env.reset()
     height = 3  # of the ball over the platform; a ball of a new episode is near 4 above, at rest
-    assert all(told[height] > 3 and np.allclose(told[5:], 0, atol=0.5) for told in observations.values())
+    assert all(
+        observation[height] > 3 and np.allclose(observation[5:], 0, atol=0.5) for observation in observations.values()
+    )
     env.close()
 
 
@@ -213,10 +215,10 @@ def test_equal_seeds_give_equal_episodes() -> None:
     env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=3)
 
     def game(seed: int) -> list[Any]:
-        told = [env.reset(seed=seed)]
+        results = [env.reset(seed=seed)]
         while env.agents:
-            told.append(env.step(dict.fromkeys(env.agents, np.array([0.5, -0.5], np.float32))))
-        return told
+            results.append(env.step(dict.fromkeys(env.agents, np.array([0.5, -0.5], np.float32))))
+        return results
 
     first, again, other = game(3), game(3), game(4)
     env.close()
@@ -227,7 +229,7 @@ def test_equal_seeds_give_equal_episodes() -> None:
 def test_returned_arrays_are_not_overwritten() -> None:
     env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=2)
     observations, _ = env.reset()
-    kept = {agent: told.copy() for agent, told in observations.items()}
+    kept = {agent: observation.copy() for agent, observation in observations.items()}
     env.step(dict.fromkeys(env.agents, np.ones(2, np.float32)))
     assert data_equivalence(observations, kept)
     env.close()

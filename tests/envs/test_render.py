@@ -31,7 +31,7 @@ def frame(env: gym.Env) -> np.ndarray:
     return frame
 
 
-def agent_column(frame: np.ndarray) -> float:
+def agent_position(frame: np.ndarray) -> float:
     """Where Basic's agent is, which is the only blue thing."""
     columns = np.flatnonzero((frame == (38, 110, 214)).all(axis=2).any(axis=0))
     return float(columns.mean()) / frame.shape[1] * 22 - 1
@@ -41,12 +41,12 @@ def test_the_image_shows_the_present_state_and_the_end_of_an_episode() -> None:
     env = gym.make("Unity-Basic-v0", render_mode="rgb_array")
     env.reset(seed=0)
     for position in range(10, 17):
-        assert agent_column(frame(env)) == pytest.approx(position, abs=0.1)
+        assert agent_position(frame(env)) == pytest.approx(position, abs=0.1)
         _, _, terminated, _, _ = env.step(2)
     assert terminated
-    assert agent_column(frame(env)) == pytest.approx(17, abs=0.1)
+    assert agent_position(frame(env)) == pytest.approx(17, abs=0.1)
     env.reset()
-    assert agent_column(frame(env)) == pytest.approx(10, abs=0.1)
+    assert agent_position(frame(env)) == pytest.approx(10, abs=0.1)
     env.close()
 
 
@@ -127,7 +127,7 @@ def test_a_vector_environment_shows_each_agent(tmp_path: Path) -> None:
     envs = gym.make_vec("Unity-Basic-v0", num_envs=3, render_mode="rgb_array")
     envs.reset(seed=0)
     envs.step(np.array([0, 1, 2]))
-    positions = [agent_column(frame) for frame in envs.render()]
+    positions = [agent_position(frame) for frame in envs.render()]
     assert positions == pytest.approx([10, 9, 11], abs=0.1)
     envs.close()
 
@@ -142,24 +142,24 @@ def test_a_vector_environment_shows_each_agent(tmp_path: Path) -> None:
 
 
 def test_a_multi_agent_environment_shows_its_first_area() -> None:
-    game = unity_gym.parallel_env("Unity-FoodCollector-v0", num_areas=2, render_mode="rgb_array")
-    game.reset(seed=1)
-    first = frame(game)
+    env = unity_gym.parallel_env("Unity-FoodCollector-v0", num_areas=2, render_mode="rgb_array")
+    env.reset(seed=1)
+    first = frame(env)
     ahead = {"continuous": np.array([1, 0, 0], np.float32), "discrete": 0}
-    game.step(dict.fromkeys(game.agents, ahead))
-    assert not np.array_equal(frame(game), first)
-    game.close()
+    env.step(dict.fromkeys(env.agents, ahead))
+    assert not np.array_equal(frame(env), first)
+    env.close()
 
 
 def test_a_finished_episode_shows_its_last_state() -> None:
-    game = unity_gym.parallel_env("Unity-Basic-v0", num_areas=1, render_mode="rgb_array")
-    game.reset()
-    while game.agents:
-        game.step(dict.fromkeys(game.agents, 2))
-    assert agent_column(frame(game)) == pytest.approx(17, abs=0.1)
-    game.reset()
-    assert agent_column(frame(game)) == pytest.approx(10, abs=0.1)
-    game.close()
+    env = unity_gym.parallel_env("Unity-Basic-v0", num_areas=1, render_mode="rgb_array")
+    env.reset()
+    while env.agents:
+        env.step(dict.fromkeys(env.agents, 2))
+    assert agent_position(frame(env)) == pytest.approx(17, abs=0.1)
+    env.reset()
+    assert agent_position(frame(env)) == pytest.approx(10, abs=0.1)
+    env.close()
 
 
 def build_without_images(tmp_path: Path, scene: str) -> Path:

@@ -72,7 +72,7 @@ def test_make_vec_makes_a_single_agent_by_default() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_everything_returned_equals_gymnasiums_own_vector_env_of_single_agents(mode: AutoresetMode) -> None:
     ours = gym.make_vec("Unity-Basic-v0", num_envs=2, autoreset_mode=mode)
-    theirs = gym.make_vec(
+    reference = gym.make_vec(
         "Unity-Basic-v0", num_envs=2, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}
     )
 
@@ -83,19 +83,19 @@ def test_everything_returned_equals_gymnasiums_own_vector_env_of_single_agents(m
             kept["final_info"] = {k: v for k, v in kept["final_info"].items() if not k.endswith("action_mask")}
         return kept
 
-    assert ours.single_observation_space == theirs.single_observation_space
-    assert ours.action_space == theirs.action_space
-    for told, expected in zip(ours.reset(), theirs.reset(), strict=True):
-        assert data_equivalence(without_extras(told) if isinstance(told, dict) else told, expected)
+    assert ours.single_observation_space == reference.single_observation_space
+    assert ours.action_space == reference.action_space
+    for actual, expected in zip(ours.reset(), reference.reset(), strict=True):
+        assert data_equivalence(without_extras(actual) if isinstance(actual, dict) else actual, expected)
     for _ in range(2 * EPISODE + 3):
-        *columns, infos = ours.step(np.full(2, RIGHT))
-        *expected_columns, expected_infos = theirs.step(np.full(2, RIGHT))
-        for told, expected in zip(columns, expected_columns, strict=True):
-            np.testing.assert_allclose(told, expected, rtol=1e-6)
-            assert told.dtype == expected.dtype
+        *arrays, infos = ours.step(np.full(2, RIGHT))
+        *expected_arrays, expected_infos = reference.step(np.full(2, RIGHT))
+        for actual, expected in zip(arrays, expected_arrays, strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-6)
+            assert actual.dtype == expected.dtype
         assert data_equivalence(without_extras(infos), without_extras(expected_infos))
     ours.close()
-    theirs.close()
+    reference.close()
 
 
 def test_both_autoreset_modes_return_the_same_episode_ends(balls: Callable[..., UnityVectorEnv]) -> None:
@@ -166,7 +166,7 @@ def test_returned_arrays_are_not_overwritten(balls: Callable[..., UnityVectorEnv
     envs = balls()
     envs.reset()
     returned = envs.step(tilts(1)[0])
-    kept = [np.copy(column) for column in returned[:4]]
+    kept = [np.copy(array) for array in returned[:4]]
     for actions in tilts(30):
         envs.step(actions)
     assert data_equivalence(list(returned[:4]), kept)

@@ -168,17 +168,17 @@ def test_bc_is_an_sb3_algorithm(tmp_path: Path) -> None:
     path.rename(tmp_path / "moved.demo")
     loaded = BC.load(tmp_path / "model", device="cpu")
     seen = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    mine, theirs = (each.predict(seen, deterministic=True)[0] for each in (model, loaded))
-    for key in mine:
-        np.testing.assert_array_equal(mine[key], theirs[key])
+    actual, expected = (each.predict(seen, deterministic=True)[0] for each in (model, loaded))
+    for key in actual:
+        np.testing.assert_array_equal(actual[key], expected[key])
     assert loaded.validation_scores == model.validation_scores
     with pytest.raises(DemonstrationError, match="no demonstration"):
         loaded.learn(100)
 
     model.export_onnx(tmp_path / "toy.onnx")
     unitys, _ = OnnxPolicy(tmp_path / "toy.onnx", spec=SPEC).predict(seen, deterministic=True)
-    np.testing.assert_allclose(unitys["continuous"], mine["continuous"], atol=1e-5)
-    np.testing.assert_array_equal(unitys["discrete"], mine["discrete"])
+    np.testing.assert_allclose(unitys["continuous"], actual["continuous"], atol=1e-5)
+    np.testing.assert_array_equal(unitys["discrete"], actual["discrete"])
 
 
 def test_a_callback_may_end_cloning(tmp_path: Path) -> None:
@@ -299,25 +299,25 @@ def test_a_student_learns_from_another_behavior_of_its_scene(tmp_path: Path, mem
     pool = PlayerPool(PlayerOptions(file_name=changing_agents_player.launcher(tmp_path), seed=0))
     try:
         pool.reset()
-        theirs, mine = (pool.tables[f"Striker?team={team}"] for team in (0, 1))
+        teacher_table, student_table = (pool.tables[f"Striker?team={team}"] for team in (0, 1))
 
         def expert(seen: np.ndarray) -> np.ndarray:
             return np.stack([seen[:, 0] == 0, seen[:, 1] < 4], 1).astype(np.int64)  # by row, and by tick
 
-        teacher = Teacher(expert, theirs.spec)
+        teacher = Teacher(expert, teacher_table.spec)
         network = {**SMALL, "memory_size": memory, "sequence_length": 4}
         student = BC("UnityPolicy", None, 1e-2, 16, teacher=teacher, policy_kwargs=network, seed=0, device="cpu")
         student.set_logger(configure(None, []))
-        student.start(mine.spec)
+        student.start(student_table.spec)
         for step in range(240):
             pool.step_once(
                 {
-                    "Striker?team=0": teacher.select_actions(theirs),
-                    "Striker?team=1": student.select_actions(mine, deterministic=True),
+                    "Striker?team=0": teacher.select_actions(teacher_table),
+                    "Striker?team=1": student.select_actions(student_table, deterministic=True),
                 }
             )
-            teacher.store_outcomes(theirs)
-            student.store_outcomes(mine)
+            teacher.store_outcomes(teacher_table)
+            student.store_outcomes(student_table)
             if step % 8 == 7:
                 student.train()
     finally:

@@ -284,8 +284,8 @@ def test_a_run_starts_with_the_networks_of_one_of_mlagents(
     arguments = ["--results-dir", str(tmp_path), "--run-id", "new"]
     arguments += ["--initialize-from", "theirs"] if given in ("--initialize-from", "name") else []
     assert main([file, *arguments]) == 0
-    told = f"3DBall: starts with the actor and critic of {folder}/checkpoint.pt, with the statistics of its obs"
-    assert told in capsys.readouterr().out
+    message = f"3DBall: starts with the actor and critic of {folder}/checkpoint.pt, with the statistics of its obs"
+    assert message in capsys.readouterr().out
     assert tree_of(tmp_path / "theirs") == before
     saved = torch.load(folder / "checkpoint.pt", weights_only=True)
     model = PPO.load(next((tmp_path / "new" / "3DBall").glob("*.zip")))
@@ -307,17 +307,17 @@ def test_a_policy_of_mlagents_acts_as_its_onnx_file(scene: str) -> None:
     load_actor(policy, read_mlagents_checkpoint(folder / scene / "checkpoint.pt"))
     actor, rng = policy.actor(), np.random.default_rng(0)
     memory = np.zeros((50, actor.memory_size), np.float32)
-    memories = [memory, memory]
+    states = [memory, memory]
     masks = np.ones((50, sum(onnx.spec.action_spec.discrete_branches)), bool)
     for _ in range(5):
         seen = [rng.normal(size=(50, *sensor.shape)).astype(np.float32) for sensor in onnx.spec.observation_specs]
         outcomes = [
-            each.select_actions(seen, masks, part, True) for each, part in zip((actor, onnx), memories, strict=True)
+            each.select_actions(seen, masks, part, True) for each, part in zip((actor, onnx), states, strict=True)
         ]
         np.testing.assert_allclose(outcomes[0][0].continuous, outcomes[1][0].continuous, atol=1e-6)
         np.testing.assert_array_equal(outcomes[0][0].discrete, outcomes[1][0].discrete)
         np.testing.assert_allclose(outcomes[0][1], outcomes[1][1], atol=1e-6)
-        memories = [part for _, part in outcomes]
+        states = [part for _, part in outcomes]
 
 
 def policy_of(spec: BehaviorSpec, network: dict[str, Any], kind: Any = UnityPolicy) -> Any:

@@ -391,14 +391,14 @@ def test_a_run_passes_its_lessons_in_order_and_keeps_the_lesson_when_killed(
     assert lesson_number(tmp_path / "run") == 1
 
     assert main([lessons_of_basic(tmp_path, 700), *arguments, "run", "--resume"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert next(line for line in told if "Lesson" in line) == "[INFO] Lesson 1 of width: second"
-    assert told.index("[INFO] Lesson 2 of width: third") == len(told) - 3  # before step 700 and what was saved
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if "Lesson" in line) == "[INFO] Lesson 1 of width: second"
+    assert lines.index("[INFO] Lesson 2 of width: third") == len(lines) - 3  # before step 700 and what was saved
     assert lesson_number(tmp_path / "run") == 2
     events = EventAccumulator(str(tmp_path / "run" / "Basic"))
     events.Reload()
-    numbers = {event.step: event.value for event in events.Scalars("Environment/Lesson Number/width")}
-    assert numbers == {100: 0, 200: 0, 300: 1, 400: 1, 500: 1, 600: 1, 700: 2}
+    lesson_numbers = {event.step: event.value for event in events.Scalars("Environment/Lesson Number/width")}
+    assert lesson_numbers == {100: 0, 200: 0, 300: 1, 400: 1, 500: 1, 600: 1, 700: 2}
 
     assert main([lessons_of_basic(tmp_path, 8), *arguments, "next", "--initialize-from", "run"]) == 0
     assert lesson_number(tmp_path / "next") == 0
@@ -462,7 +462,7 @@ def test_walljumps_curriculum_passes_its_lessons_in_order_and_resumes_in_the_les
         assert rest == [f"Lesson {i} of {wall}: Lesson{i}" for i in range(number, 4)]
         events = EventAccumulator(str(tmp_path / "run" / walls[wall]))
         events.Reload()
-        told = [event.value for event in events.Scalars(f"Environment/Lesson Number/{wall}")]
-        assert told == sorted(told)
-        assert told[0] == 0
-        assert told[-1] == 3
+        numbers = [event.value for event in events.Scalars(f"Environment/Lesson Number/{wall}")]
+        assert numbers == sorted(numbers)
+        assert numbers[0] == 0
+        assert numbers[-1] == 3

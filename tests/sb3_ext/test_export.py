@@ -85,12 +85,12 @@ def observations_of(policy: UnityPolicy, n: int, seed: int) -> list[np.ndarray]:
     for observed in policy.adapter.spec.observation_specs:
         column = rng.normal(size=(n, *observed.shape)).astype(np.float32)
         if observed.is_visual:
-            column = rng.integers(0, 256, column.shape, dtype=np.uint8)
+            array = rng.integers(0, 256, array.shape, dtype=np.uint8)
         elif len(observed.shape) == 2:
-            column[: n // 2, 2:] = 0
-            column[0] = 0
-        columns.append(column)
-    return columns
+            array[: n // 2, 2:] = 0
+            array[0] = 0
+        observations.append(array)
+    return observations
 
 
 def masks_of(action: ActionSpec, n: int, seed: int) -> np.ndarray:
@@ -129,13 +129,13 @@ def test_onnxruntime_and_torch_return_the_same_actions(name: str, tmp_path: Path
     memory, state = np.zeros((n, 1, size), np.float32), None
     clipped = False
     for step in range(4):
-        columns, masks = observations_of(policy, n, step), masks_of(action, n, step)
+        observations, masks = observations_of(policy, n, step), masks_of(action, n, step)
         expected, state = policy.predict(
-            layout.select(columns), state, deterministic=True, action_masks=masks if action.discrete_size else None
+            layout.select(observations), state, deterministic=True, action_masks=masks if action.discrete_size else None
         )
         feed = {
-            f"obs_{index}": column.astype(np.float32) / (255 if column.dtype == np.uint8 else 1)
-            for index, column in enumerate(columns)
+            f"obs_{index}": array.astype(np.float32) / (255 if array.dtype == np.uint8 else 1)
+            for index, array in enumerate(observations)
         }
         feed |= {"action_masks": masks.astype(np.float32)} if action.discrete_size else {}
         feed |= {"recurrent_in": memory} if size else {}
@@ -145,14 +145,14 @@ def test_onnxruntime_and_torch_return_the_same_actions(name: str, tmp_path: Path
         assert outputs["memory_size"].tolist() == [size]
         both = bool(action.continuous_size and action.discrete_size)
         if action.continuous_size:
-            mine = outputs["deterministic_continuous_actions"]
-            np.testing.assert_allclose(mine, expected["continuous"] if both else expected, atol=1e-5, rtol=0)
-            clipped |= bool((np.abs(mine) == 1).any())
+            actual = outputs["deterministic_continuous_actions"]
+            np.testing.assert_allclose(actual, expected["continuous"] if both else expected, atol=1e-5, rtol=0)
+            clipped |= bool((np.abs(actual) == 1).any())
             assert outputs["continuous_action_output_shape"].tolist() == [action.continuous_size]
             assert np.abs(outputs["continuous_actions"]).max() <= 1
         if action.discrete_size:
-            mine = outputs["deterministic_discrete_actions"]
-            np.testing.assert_array_equal(mine, np.reshape(expected["discrete"] if both else expected, mine.shape))
+            actual = outputs["deterministic_discrete_actions"]
+            np.testing.assert_array_equal(actual, np.reshape(expected["discrete"] if both else expected, actual.shape))
             assert outputs["discrete_action_output_shape"].tolist() == [list(action.discrete_branches)]
         if size:
             memory = outputs["recurrent_out"]
@@ -196,16 +196,16 @@ def test_names_types_and_shapes_are_those_that_unity_reads(tmp_path: Path) -> No
 def test_the_interface_is_that_of_unitys_own_files(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     export_onnx(make_policy(*CASES["vector"]), path)
-    mine, theirs = interface(path), interface(UNITY_MODELS / "3DBall.onnx")
-    theirs[1]["deterministic_continuous_actions"] = (FLOAT, ["batch", 2])  # declared as one row, but one an agent
-    assert [list(part.items()) for part in mine] == [list(part.items()) for part in theirs]
+    actual, expected = interface(path), interface(UNITY_MODELS / "3DBall.onnx")
+    expected[1]["deterministic_continuous_actions"] = (FLOAT, ["batch", 2])  # declared as one row, but one an agent
+    assert [list(part.items()) for part in actual] == [list(part.items()) for part in expected]
     constants = [{constant.name for constant in onnx.load(file).graph.initializer} for file in (
         path, UNITY_MODELS / "3DBall.onnx")]  # fmt: skip
     assert {"version_number", "memory_size", "continuous_action_output_shape"} <= constants[0] & constants[1]
     export_onnx(make_policy([sensor(6, 20, 20), sensor(10)], ActionSpec(0, (7,)), {}), path)
-    mine, theirs = interface(path), interface(UNITY_MODELS / "PushBlockCollab.onnx")
-    assert mine[0] == theirs[0]
-    assert theirs[1].items() <= mine[1].items()
+    actual, expected = interface(path), interface(UNITY_MODELS / "PushBlockCollab.onnx")
+    assert actual[0] == expected[0]
+    assert expected[1].items() <= actual[1].items()
 
 
 def test_samples_follow_the_policys_distribution(tmp_path: Path) -> None:
@@ -282,12 +282,14 @@ def test_a_model_and_its_file_return_the_same_actions_with_all_sensors(form: str
         OnnxPolicy(path, VecMonitor(env)),
         OnnxPolicy(path, spec=env.table.spec, observations=form),
     ):
-        observations, state, mine = env.reset(), None, None
+        observations, state, policy_state = env.reset(), None, None
         starts = np.ones(4, bool)
         for _ in range(5):
             masks = env.action_masks()
             expected, state = model.predict(observations, state, starts, deterministic=True, action_masks=masks)
-            actions, mine = policy.predict(observations, mine, starts, deterministic=True, action_masks=masks)
+            actions, policy_state = policy.predict(
+                observations, policy_state, starts, deterministic=True, action_masks=masks
+            )
             np.testing.assert_allclose(actions["continuous"], expected["continuous"], atol=1e-5, rtol=0)
             np.testing.assert_array_equal(actions["discrete"], expected["discrete"])
             observations, _, starts, _ = env.step(actions)

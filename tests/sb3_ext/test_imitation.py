@@ -65,9 +65,9 @@ def reference(policy: AgentPolicy, shown: Demonstration, scale: Any) -> tuple[np
     for first, after in shown.episodes:
         memory = torch.zeros((1, policy.settings.memory_size), dtype=torch.float64)
         for row in range(first, after):
-            columns = [torch.from_numpy(column[row : row + 1]).double() for column in shown.observations]
+            observations = [torch.from_numpy(array[row : row + 1]).double() for array in shown.observations]
             with torch.no_grad():
-                features, memory = policy.body(columns, memory)
+                features, memory = policy.body(observations, memory)
                 mean, _, logits = policy.head(features)
             outputs.append([np.zeros(0) if part is None else part.numpy()[0] for part in (mean, logits)])
     means, logits = (np.stack(parts) for parts in zip(*outputs, strict=True))
@@ -215,11 +215,11 @@ def test_ppo_imitates_while_it_learns_and_its_saved_model_continues(tmp_path: Pa
     loaded = PPO.load(tmp_path / "model", device="cpu")
     assert model.cloning is not None
     assert loaded.cloning is not None
-    for mine, theirs in zip(
+    for actual, expected in zip(
         model.cloning.state_dict()["state"].values(), loaded.cloning.state_dict()["state"].values(), strict=True
     ):
-        assert mine["step"] == theirs["step"] > 0
-        assert torch.equal(mine["exp_avg"], theirs["exp_avg"])
+        assert actual["step"] == expected["step"] > 0
+        assert torch.equal(actual["exp_avg"], expected["exp_avg"])
     with pytest.raises(DemonstrationError, match=r"no demonstration .*basic\.demo"):
         loaded.cloning.update(0)
     (tmp_path / "moved.demo").rename(path)

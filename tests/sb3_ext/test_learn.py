@@ -248,8 +248,8 @@ def test_a_run_whose_output_pipe_is_closed_is_saved(tmp_path: Path, interrupted:
     if interrupted:
         os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) == (130 if interrupted else 1)
-    told = "" if interrupted else "unity-learn: error: stopped, as its output was closed: continue with --resume\n"
-    assert process.stderr.read() == told
+    message = "" if interrupted else "unity-learn: error: stopped, as its output was closed: continue with --resume\n"
+    assert process.stderr.read() == message
     assert len(steps(tmp_path / "results" / "unread" / "Basic")) == 1
 
 
@@ -335,7 +335,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "exists. Give --resume"),
         (["--resume", "--force"], "give one of them"),
@@ -354,14 +354,14 @@ def content(folder: Path) -> dict[str, bytes]:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_impossible_requests_are_reported_in_one_line_and_change_nothing(
-    finished: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    finished: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(finished)
     defaults = [str(finished / "Basic.yaml"), "--results-dir", str(finished), "--run-id", "old"]
     assert main([*defaults, *arguments]) == 1
     errors = capsys.readouterr().err
     assert errors.startswith("unity-learn: error: ")
-    assert told in errors
+    assert message in errors
     assert errors.count("\n") == 1
     assert content(finished) == before
 
@@ -379,7 +379,7 @@ def test_a_checkpoint_of_another_network_raises(
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "message"),
     [
         ("missing", "there is no such checkpoint. Correct the path"),
         ("a text", "is no checkpoint that can be used: "),
@@ -389,7 +389,7 @@ def test_a_checkpoint_of_another_network_raises(
     ],
 )
 def test_an_initial_file_that_is_no_checkpoint_of_the_behavior_raises(
-    finished: Path, tmp_path: Path, kind: str, told: str, capsys: pytest.CaptureFixture[str]
+    finished: Path, tmp_path: Path, kind: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "file.zip"
     if kind == "a text":
@@ -404,7 +404,7 @@ def test_an_initial_file_that_is_no_checkpoint_of_the_behavior_raises(
     assert main([file, "--results-dir", str(finished), "--run-id", "new"]) == 1
     errors = capsys.readouterr().err
     assert errors.startswith(f"unity-learn: error: {path}")
-    assert told in errors
+    assert message in errors
     assert errors.count("\n") == 1
     assert content(finished) == before
 

@@ -38,8 +38,8 @@ posix = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 
 @pytest.mark.parametrize("algorithm", ["ppo", "sac"])
 def test_learn_a_run_and_a_worker_give_equal_weights(tmp_path: Path, algorithm: str) -> None:
-    numbers = {"buffer_size": 240, "batch_size": 60} if algorithm == "ppo" else {"buffer_size": 900, "batch_size": 32}
-    file = write(tmp_path, "3DBall", algorithm, max_steps=600, hyperparameters=numbers)
+    options = {"buffer_size": 240, "batch_size": 60} if algorithm == "ppo" else {"buffer_size": 900, "batch_size": 32}
+    file = write(tmp_path, "3DBall", algorithm, max_steps=600, hyperparameters=options)
     flags = [str(file), "--env", "Unity-3DBall-v0", "--seed", "3", "--results-dir", str(tmp_path)]
     assert main([*flags, "--run-id", "run"]) == 0
     assert main([*flags, "--run-id", "worker", "--num-workers", "1"]) == 0
@@ -168,7 +168,7 @@ def test_any_error_saves_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert status["3DBall"]["final_checkpoint"]["steps"] >= 500
 
 
-_HUGE = r"behavior 'Rogue\?team=0', agent 1: the reward is 1e\+25; rewards must be finite and at most 1e\+18"
+_HUGE = r"behavior 'Faulty\?team=0', agent 1: the reward is 1e\+25; rewards must be finite and at most 1e\+18"
 
 
 def test_an_extreme_reward_ends_a_run_with_one_error_and_saves_the_progress(

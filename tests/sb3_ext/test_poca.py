@@ -34,12 +34,12 @@ GROUPS = (1, 2, 3, 4, 5, 6, 7, 0, 0)
 WIDTH = 16
 
 
-def numbers(layer: torch.nn.Linear) -> tuple[Array, Array]:
+def weights_of(layer: torch.nn.Linear) -> tuple[Array, Array]:
     return layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()
 
 
 def dense(layer: torch.nn.Linear, x: Array) -> Array:
-    weight, bias = numbers(layer)
+    weight, bias = weights_of(layer)
     return x @ weight.T + bias
 
 

@@ -83,7 +83,7 @@ def reference_losses(model: PPO, rollout: Any, decisions: np.ndarray, epsilon: f
             first += length
         return out
 
-    x = np.concatenate([column.double().numpy() for column in rollout.observations], 1)
+    x = np.concatenate([array.double().numpy() for array in rollout.observations], 1)
     if policy.body.normalization is not None:
         norm = policy.body.normalization
         x = np.clip((x - norm.mean.numpy()) / np.sqrt(norm.squares.numpy() / norm.count.numpy()), -5, 5)
@@ -243,8 +243,8 @@ def test_each_update_equals_plain_ppo(env_id: str) -> None:
         (plain.policy.action_net, ours.policy.head.logits or ours.policy.head.mean),
         (plain.policy.value_net, ours.policy.value_head),
     ]
-    for theirs, mine in pairs:
-        mine.load_state_dict(theirs.state_dict())
+    for reference, actual in pairs:
+        actual.load_state_dict(reference.state_dict())
     before = plain.policy.action_net.weight.detach().clone()
     for model in (plain, ours):
         model.set_logger(configure(None, []))
@@ -253,9 +253,9 @@ def test_each_update_equals_plain_ppo(env_id: str) -> None:
         model.learn(5 * 80)
         assert model.num_timesteps == 400
         assert model._n_updates == 20
-    for theirs, mine in pairs:
-        for name, value in theirs.state_dict().items():
-            torch.testing.assert_close(mine.state_dict()[name], value, atol=1e-5, rtol=0)
+    for reference, actual in pairs:
+        for name, value in reference.state_dict().items():
+            torch.testing.assert_close(actual.state_dict()[name], value, atol=1e-5, rtol=0)
     if env_id == "Pendulum-v1":
         torch.testing.assert_close(ours.policy.head.log_std, plain.policy.log_std, atol=1e-5, rtol=0)
     assert (plain.policy.action_net.weight - before).abs().max() > 1e-3
@@ -489,12 +489,12 @@ def test_save_and_load_keep_every_action_and_learning_continues(name: str, memor
     model.save(tmp_path / "model")
     loaded = PPO.load(tmp_path / "model", env, device="cpu")
     assert loaded.num_timesteps == model.num_timesteps
-    for mine, theirs in zip(
+    for actual, expected in zip(
         model.policy.optimizer.state_dict()["state"].values(),
         loaded.policy.optimizer.state_dict()["state"].values(),
         strict=True,
     ):
-        assert torch.equal(mine["exp_avg_sq"], theirs["exp_avg_sq"])
+        assert torch.equal(actual["exp_avg_sq"], expected["exp_avg_sq"])
     assert_the_same_predictions(model, loaded, actions, memory)
     loaded.learn(60, reset_num_timesteps=False)
     assert loaded.num_timesteps >= model.num_timesteps + 60

@@ -297,8 +297,8 @@ def test_learners_read_arrays_of_shared_memory_and_do_not_write_to_them(
 
     original = Learner.take
     monkeypatch.setattr(Learner, "take", take)
-    numbers = {"ppo": {"batch_size": 128}, "sac": {"buffer_size": 900}, "poca": {}}[algorithm]
-    file = write(tmp_path, scene, algorithm, max_steps=500, hyperparameters=numbers)
+    options = {"ppo": {"batch_size": 128}, "sac": {"buffer_size": 900}, "poca": {}}[algorithm]
+    file = write(tmp_path, scene, algorithm, max_steps=500, hyperparameters=options)
     assert main([str(file), "--env", f"Unity-{scene}-v0", "--results-dir", str(tmp_path)]) == 0
     assert len(taken) > 10
     for array, before in taken:

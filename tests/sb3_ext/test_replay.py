@@ -21,7 +21,7 @@ class Table:
         self.tick = 0
         self.episode = np.zeros(rows, np.int64)
         self.observations = [np.zeros((rows, 3), np.float32), np.zeros((rows, 1, 2, 2), np.uint8)]
-        self.final_observations = [column.copy() for column in self.observations]
+        self.final_observations = [array.copy() for array in self.observations]
         self.reward, self.group_reward = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
         self.requests_decision, self.terminated, self.truncated = (np.zeros(rows, bool) for _ in range(3))
         self.action_mask = np.zeros((rows, 3), bool)
@@ -30,9 +30,9 @@ class Table:
     def __len__(self) -> int:
         return len(self.requests_decision)
 
-    def see(self, columns: list[np.ndarray], rows: np.ndarray) -> None:
-        columns[0][rows] = np.stack([rows, self.episode[rows], np.full(len(rows), self.tick)], 1)
-        columns[1][rows] = self.rng.integers(0, 256, (len(rows), 1, 2, 2))
+    def see(self, arrays: list[np.ndarray], rows: np.ndarray) -> None:
+        arrays[0][rows] = np.stack([rows, self.episode[rows], np.full(len(rows), self.tick)], 1)
+        arrays[1][rows] = self.rng.integers(0, 256, (len(rows), 1, 2, 2))
 
     def step(self) -> None:
         self.tick += 1
@@ -58,7 +58,7 @@ class Log:
     def store_decisions(self, table: Table, rows: np.ndarray, actions: np.ndarray) -> None:
         for row, action in zip(rows.tolist(), actions, strict=True):
             self.open[row] = {
-                "observation": [column[row].copy() for column in table.observations],
+                "observation": [array[row].copy() for array in table.observations],
                 "mask": table.action_mask[row].copy(),
                 "action": action,
             }
@@ -70,7 +70,7 @@ class Log:
             self.closed.append(
                 self.open.pop(row)
                 | {
-                    "next": [column[row].copy() for column in after],
+                    "next": [array[row].copy() for array in after],
                     "next_mask": np.ones(3, bool) if ends[row] else table.action_mask[row].copy(),
                     "reward": table.reward[row],
                     "group_reward": table.group_reward[row],
@@ -105,7 +105,7 @@ def transitions(buffer: ReplayBuffer) -> list[dict[str, Any]]:
     """All that can be drawn."""
     batch = buffer.sample(200 * len(buffer))
     valid = torch.ones(len(batch), dtype=torch.bool) if batch.valid is None else batch.valid
-    columns = {
+    arrays = {
         "action": batch.actions,
         "mask": batch.action_masks,
         "next_mask": batch.next_action_masks,
@@ -115,9 +115,9 @@ def transitions(buffer: ReplayBuffer) -> list[dict[str, Any]]:
     }
     found = {}
     for index in torch.nonzero(valid).squeeze(1).tolist():
-        one = {name: column[index].numpy() for name, column in columns.items()}
-        one["observation"] = [column[index].numpy() for column in batch.observations]
-        one["next"] = [column[index].numpy() for column in batch.next_observations]
+        one = {name: array[index].numpy() for name, array in arrays.items()}
+        one["observation"] = [array[index].numpy() for array in batch.observations]
+        one["next"] = [array[index].numpy() for array in batch.next_observations]
         found[tuple(one["observation"][0].tolist())] = one
     return [found[key] for key in sorted(found)]
 
@@ -140,10 +140,10 @@ def test_the_buffer_contains_the_newest_transitions_of_each_agent(length: int, s
     for one in found:
         expected = known[tuple(one["observation"][0].tolist())]
         for name, value in expected.items():
-            for mine, theirs in zip(
+            for actual, logged in zip(
                 *([one[name], value] if isinstance(value, list) else [[one[name]], [value]]), strict=True
             ):
-                np.testing.assert_array_equal(mine, theirs, err_msg=name)
+                np.testing.assert_array_equal(actual, logged, err_msg=name)
 
 
 def test_sequences_are_of_one_episode_without_gaps_and_start_with_their_recurrent_state() -> None:
@@ -191,9 +191,9 @@ def test_an_agent_that_waits_long_receives_its_own_outcome() -> None:
     table.reward[3] = 7
     end_step()
     batch = buffer.sample(200)
-    mine = (batch.observations[0] == torch.from_numpy(waiting)).all(1)
-    assert mine.any()
-    assert (batch.rewards[mine] == 7).all()
+    rows = (batch.observations[0] == torch.from_numpy(waiting)).all(1)
+    assert rows.any()
+    assert (batch.rewards[rows] == 7).all()
 
 
 def test_of_more_sequences_than_the_capacity_the_last_ones_are_kept() -> None:
@@ -235,11 +235,11 @@ def test_a_saved_buffer_continues(length: int, size: int) -> None:
         fill(other, 30, table=Table(5, seed=3))
     if size == 60:
         np.random.seed(0)  # noqa: NPY002
-        mine = loaded.sample(40)
+        actual = loaded.sample(40)
         np.random.seed(0)  # noqa: NPY002
-        theirs = buffer.sample(40)
-        assert torch.equal(mine.observations[0], theirs.observations[0])
-        assert torch.equal(mine.rewards, theirs.rewards)
+        expected = buffer.sample(40)
+        assert torch.equal(actual.observations[0], expected.observations[0])
+        assert torch.equal(actual.rewards, expected.rewards)
 
 
 def test_in_the_padding_of_sequences_all_actions_are_allowed() -> None:
@@ -264,7 +264,7 @@ def test_in_the_padding_of_sequences_all_actions_are_allowed() -> None:
 
 def test_a_file_that_is_no_replay_buffer_raises() -> None:
     file = io.BytesIO()
-    np.savez(file, columns=np.zeros(3))
+    np.savez(file, arrays=np.zeros(3))
     file.seek(0)
     with pytest.raises(ValueError, match="no replay buffer"):
         ReplayBuffer(10).load(file)

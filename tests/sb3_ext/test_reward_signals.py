@@ -45,15 +45,15 @@ SIZE = 16
 
 
 def observe(spec: BehaviorSpec, rng: np.random.Generator, n: int) -> list[np.ndarray]:
-    columns = []
+    arrays = []
     for each in spec.observation_specs:
         if each.is_visual:
-            columns.append(rng.integers(0, 256, (n, *each.shape), np.uint8))
+            arrays.append(rng.integers(0, 256, (n, *each.shape), np.uint8))
         else:
-            columns.append(rng.normal(size=(n, *each.shape)).astype(np.float32))
+            arrays.append(rng.normal(size=(n, *each.shape)).astype(np.float32))
             if len(each.shape) == 2:
-                columns[-1][:, 2:] = 0  # not there
-    return columns
+                arrays[-1][:, 2:] = 0  # not there
+    return arrays
 
 
 def make_rollout(spec: BehaviorSpec, seed: int = 0, lengths: tuple[int, ...] = (5, 3, 7, 1)) -> Rollout:
@@ -61,18 +61,18 @@ def make_rollout(spec: BehaviorSpec, seed: int = 0, lengths: tuple[int, ...] = (
     rng, n = np.random.default_rng(seed), sum(lengths)
     size = spec.action_spec.continuous_size
     choices = [rng.integers(0, branch, (n, 1)) for branch in spec.action_spec.discrete_branches]
-    columns = {
+    arrays = {
         "action": np.concatenate([rng.uniform(-3, 3, (n, size)), *choices], 1).astype(np.float32),
         "log_prob": np.zeros((n, 0), np.float32),
         "mask": np.ones((n, sum(spec.action_spec.discrete_branches)), bool),
         "memory": np.zeros((n, 0), np.float32),
         "reward": rng.normal(size=n).astype(np.float32),
         "group_reward": np.zeros(n, np.float32),
-    } | {f"observation_{index}": column for index, column in enumerate(observe(spec, rng, n))}
+    } | {f"observation_{index}": array for index, array in enumerate(observe(spec, rng, n))}
     rollout = Rollout(
-        {name: torch.from_numpy(column) for name, column in columns.items()},
+        {name: torch.from_numpy(array) for name, array in arrays.items()},
         np.array(lengths),
-        [torch.from_numpy(column) for column in observe(spec, rng, len(lengths))],
+        [torch.from_numpy(array) for array in observe(spec, rng, len(lengths))],
         torch.zeros(len(lengths), 0),
         np.arange(len(lengths)) % 2 == 0,
     )
@@ -93,7 +93,7 @@ def record(path: Path, spec: BehaviorSpec, episodes: int = 3, seed: int = 1, len
     with DemonstrationWriter(path, "Toy", spec) as writer:
         for _ in range(episodes):
             for step in range(length):
-                seen = [column[0] for column in observe(spec, rng, 1)]
+                seen = [array[0] for array in observe(spec, rng, 1)]
                 action = ActionTuple(
                     rng.uniform(-1, 1, (1, spec.action_spec.continuous_size)),
                     np.array([[rng.integers(0, branch) for branch in spec.action_spec.discrete_branches]], np.int32),
@@ -115,8 +115,8 @@ def every_signal(path: Path, **network: Any) -> list[LearnedSignal]:
 # References: everything in float64, written from the papers. Only φ, the body that reads the sensors, is ours.
 
 
-def double(columns: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [column.double() / 255 if column.dtype == torch.uint8 else column.double() for column in columns]
+def double(arrays: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [array.double() / 255 if array.dtype == torch.uint8 else array.double() for array in arrays]
 
 
 def dense(module: Any, x: torch.Tensor) -> torch.Tensor:
@@ -183,7 +183,7 @@ class ReferenceGAIL:
     def losses(self, batch: Batch, seed: int) -> dict[str, torch.Tensor]:
         """The loss and its parts, with the random numbers that the seed gives."""
         valid = torch.ones(len(batch), dtype=torch.bool) if batch.valid is None else batch.valid
-        policy = [column[valid] for column in self.inputs(batch)]
+        policy = [array[valid] for array in self.inputs(batch)]
         count = len(policy[0])
         torch.manual_seed(seed)
         shown = self.net.expert
@@ -193,13 +193,13 @@ class ReferenceGAIL:
         of_expert, of_policy = self.estimate(expert, noise[0]), self.estimate(policy, noise[1])
         loss = -torch.log(of_expert + 1e-7).mean() - torch.log(1 - of_policy + 1e-7).mean()
         between = []
-        for mine, theirs in zip(expert, policy, strict=True):
-            share = torch.rand(mine.shape).double()
-            between.append(((1 - share) * mine + share * theirs).requires_grad_())
+        for expert_array, policy_array in zip(expert, policy, strict=True):
+            share = torch.rand(expert_array.shape).double()
+            between.append(((1 - share) * expert_array + share * policy_array).requires_grad_())
         noise = torch.randn(count, 128) if vail else None
         norms = []
         for row in range(count):  # one by one: ∇D of a row over everything that D reads of it
-            one = [column[row : row + 1] for column in between]
+            one = [array[row : row + 1] for array in between]
             value = self.estimate(one, None if noise is None else noise[row : row + 1])
             parts = torch.autograd.grad(value[0], one, create_graph=True)
             norms.append(torch.sqrt(torch.cat([part.flatten() for part in parts]).square().sum() + 1e-7))
@@ -230,10 +230,10 @@ def in_double(signal: LearnedSignal) -> Any:
 def check_gradients(signal: LearnedSignal, net: Any, loss: torch.Tensor) -> None:
     """What the optimizer of `signal` was given, against the gradients of the reference."""
     loss.backward()
-    for (name, mine), (_, reference) in zip(signal.named_parameters(), net.named_parameters(), strict=True):
+    for (name, actual), (_, reference) in zip(signal.named_parameters(), net.named_parameters(), strict=True):
         if reference.grad is not None:
             scale = max(1.0, float(reference.grad.abs().max()))
-            difference = float((mine.grad.double() - reference.grad).abs().max())
+            difference = float((actual.grad.double() - reference.grad).abs().max())
             assert difference / scale < 1e-5, (name, difference, scale)
 
 
@@ -309,19 +309,19 @@ def test_the_gradient_penalty_equals_finite_differences_over_every_input(tmp_pat
     signal.setup(HYBRID)
     reference = ReferenceGAIL(in_double(signal), HYBRID.action_spec)
     policy = signal._inputs(filled_up(make_rollout(HYBRID, lengths=(4,))))
-    assert [column.shape for column in policy] == [(4, 4, 2), (4, 3), (4, 2), (4, 2 + 3 + 1)]
+    assert [array.shape for array in policy] == [(4, 4, 2), (4, 3), (4, 2), (4, 2 + 3 + 1)]
     inputs, squares, step = double(policy), torch.zeros(4, dtype=torch.float64), 1e-6
     with torch.no_grad():
-        for index, column in enumerate(inputs):
-            flat = column.flatten(1)
+        for index, array in enumerate(inputs):
+            flat = array.flatten(1)
             for place in range(flat.shape[1]):
                 sides = []
                 for sign in (1, -1):
                     moved = flat.clone()
                     moved[:, place] += sign * step
-                    changed = [moved.reshape(column.shape) if index == k else each for k, each in enumerate(inputs)]
-                    if column.ndim == 3:  # entities that are not there must not appear
-                        changed[index] = torch.where(column == 0, 0.0, changed[index])
+                    changed = [moved.reshape(array.shape) if index == k else each for k, each in enumerate(inputs)]
+                    if array.ndim == 3:  # entities that are not there must not appear
+                        changed[index] = torch.where(array == 0, 0.0, changed[index])
                     sides.append(reference.estimate(changed))
                 squares += ((sides[0] - sides[1]) / (2 * step)) ** 2
     expected = ((squares.sqrt() - 1) ** 2).mean()
@@ -455,7 +455,7 @@ def test_each_observation_is_counted_once_by_curiosity_and_rnds_target_stays_fix
     seen, targets, rollouts = 0, [], []
     take = model._take_rollout
     model._take_rollout = lambda: rollouts.append(take()) or rollouts[-1]  # type: ignore[method-assign]
-    probe = [torch.from_numpy(column) for column in observe(env.table.spec, np.random.default_rng(0), 5)]
+    probe = [torch.from_numpy(array) for array in observe(env.table.spec, np.random.default_rng(0), 5)]
     of_expert = gail.body.normalization.mean.clone()
     for _ in range(4):
         model.learn(600, reset_num_timesteps=False)
@@ -512,7 +512,7 @@ ALGORITHMS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 def test_every_algorithm_trains_with_all_reward_signals_sensors_masks_hybrid_actions_and_memory(
     tmp_path: Path, algorithm: str, memory: int
 ) -> None:
-    kind, policy, numbers = ALGORITHMS[algorithm]
+    kind, policy, options = ALGORITHMS[algorithm]
     env = UnityVecEnv("Unity-v0", file_name=all_sensors_player.launcher(tmp_path), num_envs=4, seed=0)
     demonstration = record(tmp_path / "cow.demo", env.table.spec)
     model = kind(
@@ -523,7 +523,7 @@ def test_every_algorithm_trains_with_all_reward_signals_sensors_masks_hybrid_act
         demonstrations=demonstration,
         policy_kwargs={"hidden_units": 16, "memory_size": memory, "sequence_length": 4},
         seed=0,
-        **numbers,
+        **options,
     )
     model.set_logger(configure(None, []))
     model.learn(150)
@@ -545,8 +545,8 @@ def flat(tree: Any) -> list[Any]:
     return [leaf for part in tree for leaf in flat(part)] if isinstance(tree, (list, tuple)) else [tree]
 
 
-def same(mine: Any, theirs: Any) -> bool:
-    pairs = list(zip(flat(mine), flat(theirs), strict=True))
+def same(actual: Any, expected: Any) -> bool:
+    pairs = list(zip(flat(actual), flat(expected), strict=True))
     return all(a.equal(b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
 
 
@@ -617,10 +617,10 @@ def test_expert_data_are_a_rollout_of_the_demonstration(spec: BehaviorSpec, tmp_
     assert len(expert) == len(shown) == 4 * 5
     assert expert.lengths.tolist() == [5] * 4
     everything = next(expert.in_order(100))
-    for mine, theirs in zip(everything.observations, shown.observations, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-    for mine, theirs in zip(everything.next_observations, shown.next_observations, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    for actual, expected in zip(everything.observations, shown.observations, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    for actual, expected in zip(everything.next_observations, shown.next_observations, strict=True):
+        np.testing.assert_array_equal(actual, expected)
     size = spec.action_spec.continuous_size
     np.testing.assert_array_equal(everything.actions[:, :size], shown.actions.continuous)
     np.testing.assert_array_equal(everything.actions[:, size:], shown.actions.discrete)

@@ -102,10 +102,8 @@ class Reference:
 
     def body(self, name: str, steps: int, part: int) -> torch.Tensor:
         """Of the first states of each sequence, (sequences · steps, features)."""
-        columns = [
-            column.view(self.batch.sequences, self.batch.length + 1, -1)[:, :steps] for column in self.batch.states
-        ]
-        x = self.normalized(torch.cat(columns, 2))
+        arrays = [array.view(self.batch.sequences, self.batch.length + 1, -1)[:, :steps] for array in self.batch.states]
+        x = self.normalized(torch.cat(arrays, 2))
         if name == "body" or self.settings.memory_size:
             for layer in (0, 2):
                 x = self.swish(self.linear(f"{name}.layers.{layer}", x))
@@ -114,42 +112,42 @@ class Reference:
             x = self.lstm(f"{name}.memory.lstm", x, memory)
         return x
 
-    def q(self, name: str, x: torch.Tensor, numbers: torch.Tensor | None, twin: int, signal: int) -> torch.Tensor:
+    def q(self, name: str, x: torch.Tensor, continuous: torch.Tensor | None, twin: int, signal: int) -> torch.Tensor:
         """(m, choices or 1)."""
-        x = x if numbers is None else torch.cat([x, numbers], 1)
+        x = x if continuous is None else torch.cat([x, continuous], 1)
         for layer in (0, 2):
             x = self.swish(
                 x @ self.weights[f"{name}.layers.{layer}.weight"][twin]
                 + self.weights[f"{name}.layers.{layer}.bias"][twin]
             )
         x = x @ self.weights[f"{name}.head.weight"][twin] + self.weights[f"{name}.head.bias"][twin]
-        choices = sum(self.action.discrete_branches) or 1
-        return x[:, signal * choices : (signal + 1) * choices]
+        branch_size = sum(self.action.discrete_branches) or 1
+        return x[:, signal * branch_size : (signal + 1) * branch_size]
 
     def act(self, x: torch.Tensor, masks: torch.Tensor, noise: torch.Tensor | None) -> tuple[Any, Any, list[Any]]:
         """Numbers, their log-density, and the probabilities of each branch."""
-        numbers = log_density = None
+        continuous = log_density = None
         if self.action.continuous_size:
             assert noise is not None
             mean, log_std = self.linear("head.mean", x), self.linear("head.log_std", x).clamp(-20, 2)
             raw = mean + log_std.exp() * noise.double()
-            numbers = torch.tanh(raw)
+            continuous = torch.tanh(raw)
             gauss = -0.5 * ((raw - mean) / log_std.exp()) ** 2 - log_std - 0.5 * math.log(2 * math.pi)
-            log_density = (gauss - torch.log(1 - numbers**2)).sum(1)
+            log_density = (gauss - torch.log(1 - continuous**2)).sum(1)
         branches, start = [], 0
         for size in self.action.discrete_branches:
             weight = torch.exp(self.linear("head.logits", x)[:, start : start + size]) * masks[:, start : start + size]
             branches.append(weight / weight.sum(1, keepdim=True))
             start += size
-        return numbers, log_density, branches
+        return continuous, log_density, branches
 
     def entropies(self, log_density: Any, branches: list[Any]) -> list[torch.Tensor]:
         entropies = [] if log_density is None else [-log_density]
         return entropies + [-(p * torch.log(torch.where(p > 0, p, 1))).sum(1) for p in branches]
 
     def value(self, name: str, x: torch.Tensor, acted: tuple[Any, Any, list[Any]], signal: int) -> torch.Tensor:
-        numbers, log_density, branches = acted
-        q = torch.minimum(*(self.q(name, x, numbers, twin, signal) for twin in range(2)))
+        continuous, log_density, branches = acted
+        q = torch.minimum(*(self.q(name, x, continuous, twin, signal) for twin in range(2)))
         alpha = self.weights["log_ent_coef"].detach().exp()
         entropies = self.entropies(log_density, branches)
         if branches:
@@ -192,9 +190,9 @@ class Reference:
                 q = self.q("critic", states, done[:, :size] if size else None, twin, index)
                 if self.action.discrete_size:
                     start, chosen = 0, []
-                    for branch, choices in enumerate(self.action.discrete_branches):
+                    for branch, branch_size in enumerate(self.action.discrete_branches):
                         chosen.append(q[torch.arange(len(q)), start + done[:, size + branch].long()])
-                        start += choices
+                        start += branch_size
                     q = torch.stack(chosen, 1).mean(1)
                 else:
                     q = q[:, 0]
@@ -251,10 +249,10 @@ def test_losses_targets_and_gradients_agree_with_a_float64_reference(
         seen += 1
         noise.drawn.clear()
         reference = Reference(model, batch)
-        told = update(batch)
+        actual = update(batch)
         expected = reference.losses(noise.drawn)
         for name in ("q_loss", "actor_loss", "value", "log_prob"):
-            np.testing.assert_allclose(told[name], expected[name].detach(), atol=1e-5, rtol=1e-5, err_msg=name)
+            np.testing.assert_allclose(actual[name], expected[name].detach(), atol=1e-5, rtol=1e-5, err_msg=name)
         gradients = reference.gradients(expected)
         learned = {name: p.grad for name, p in model.policy.named_parameters() if p.grad is not None}
         assert learned.keys() == gradients.keys()
@@ -266,7 +264,7 @@ def test_losses_targets_and_gradients_agree_with_a_float64_reference(
                 np.testing.assert_allclose(value, moved.detach(), atol=1e-6)
         assert batch.terminated.any()
         assert (batch.valid is not None) == (memory > 0)
-        return told
+        return actual
 
     model._update = checked  # type: ignore[method-assign]
     model.learn(400)
@@ -294,21 +292,21 @@ def test_each_update_equals_plain_sac_except_that_all_losses_precede_all_optimiz
     for model in (plain, ours):
         model.set_logger(configure(None, []))
     ours.learn(300)
-    for mine, theirs in ((0, 0), (2, 2)):
-        ours.policy.body.layers[mine].load_state_dict(plain.actor.latent_pi[theirs].state_dict())
+    for actual, expected in ((0, 0), (2, 2)):
+        ours.policy.body.layers[actual].load_state_dict(plain.actor.latent_pi[expected].state_dict())
     ours.policy.head.mean.load_state_dict(plain.actor.mu.state_dict())
     ours.policy.head.log_std.load_state_dict(plain.actor.log_std.state_dict())
 
-    def twins(theirs: Any) -> list[tuple[str, torch.Tensor]]:
+    def twins(critic: Any) -> list[tuple[str, torch.Tensor]]:
         found = []
         for name, layer in (("layers.0", 0), ("layers.2", 2), ("head", 4)):
-            weights = [getattr(theirs, f"qf{index}")[layer] for index in range(2)]
+            weights = [getattr(critic, f"qf{index}")[layer] for index in range(2)]
             found.append((f"{name}.weight", torch.stack([linear.weight.T for linear in weights])))
             found.append((f"{name}.bias", torch.stack([linear.bias[None] for linear in weights])))
         return found
 
-    for mine, theirs in ((ours.policy.critic, plain.critic), (ours.policy.critic_target, plain.critic_target)):
-        mine.load_state_dict(dict(twins(theirs)))
+    for actual, expected in ((ours.policy.critic, plain.critic), (ours.policy.critic_target, plain.critic_target)):
+        actual.load_state_dict(dict(twins(expected)))
 
     pending: list[torch.Tensor] = []
     step, polyak = plain.critic.optimizer.step, plain_module.polyak_update
@@ -350,8 +348,8 @@ def test_each_update_equals_plain_sac_except_that_all_losses_precede_all_optimiz
         ]
         pairs += [(ours.policy.critic.state_dict()[name], value) for name, value in twins(plain.critic)]
         pairs += [(ours.policy.critic_target.state_dict()[name], value) for name, value in twins(plain.critic_target)]
-        for mine, theirs in pairs:
-            torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
+        for actual, expected in pairs:
+            torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
     env.close()
 
 
@@ -370,15 +368,15 @@ def test_each_agent_has_its_own_recurrent_state_which_is_replayed_in_sequences()
         device="cpu",
     )
     model.learn(150)
-    columns, lengths = model.replay_buffer._arrays, model.replay_buffer._length
+    arrays, lengths = model.replay_buffer._arrays, model.replay_buffer._length
     continued = 0
     for sequence in range(len(lengths) - 1):
         if not lengths[sequence + 1]:
             break
-        memory = torch.from_numpy(columns["memory"][sequence : sequence + 1])
-        following = torch.from_numpy(columns["memory"][sequence + 1 : sequence + 2])
+        memory = torch.from_numpy(arrays["memory"][sequence : sequence + 1])
+        following = torch.from_numpy(arrays["memory"][sequence + 1 : sequence + 2])
         for place in range(lengths[sequence]):
-            state = torch.from_numpy(columns["observation_0"][sequence, place : place + 1])
+            state = torch.from_numpy(arrays["observation_0"][sequence, place : place + 1])
             with torch.no_grad():
                 _, _, memory = model.policy.act([state], None, memory)
         if lengths[sequence] < 3 or not following.any():
@@ -420,8 +418,8 @@ def test_save_and_load_keep_every_action_and_learning_continues(name: str, memor
         assert torch.equal(loaded.policy.state_dict()[key], value)
     assert "log_ent_coef" in model.policy.state_dict()
     states = [each.policy.optimizer.state_dict()["state"].values() for each in (model, loaded)]
-    for mine, theirs in zip(*states, strict=True):
-        assert torch.equal(mine["exp_avg_sq"], theirs["exp_avg_sq"])
+    for actual, expected in zip(*states, strict=True):
+        assert torch.equal(actual["exp_avg_sq"], expected["exp_avg_sq"])
     assert_the_same_predictions(model, loaded, actions, memory)
     loaded.learn(60, reset_num_timesteps=False)
     assert loaded.num_timesteps == 160
@@ -532,8 +530,8 @@ def test_training_and_predict_respect_the_mask() -> None:
 def test_actions_fill_the_bounds_of_their_space() -> None:
     env = make_toys(spaces.Box(-2, 6, (1,), np.float32))
     policy = SAC("UnitySACPolicy", env, device="cpu").policy
-    numbers = policy.environment_actions(np.array([[-1.0], [0.0], [0.5], [1.0]], np.float32)).continuous
-    np.testing.assert_allclose(numbers[:, 0], [-2, 2, 4, 6])
+    continuous = policy.environment_actions(np.array([[-1.0], [0.0], [0.5], [1.0]], np.float32)).continuous
+    np.testing.assert_allclose(continuous[:, 0], [-2, 2, 4, 6])
     env.close()
 
 
@@ -619,7 +617,7 @@ def test_rows_with_different_decision_periods_all_sensors_and_a_hybrid_action(tm
     valid = torch.ones(len(batch), dtype=torch.bool) if batch.valid is None else batch.valid
     place = [sensor.name for sensor in env.table.spec.observation_specs].index("place")
     (rows, ticks), (rows_after, ticks_after) = (
-        column[place][valid].T for column in (batch.observations, batch.next_observations)
+        array[place][valid].T for array in (batch.observations, batch.next_observations)
     )
     assert set(rows.tolist()) == {0, 1, 2, 3}
     assert torch.equal(rows, rows_after)

@@ -41,21 +41,21 @@ def parameters(algorithm: type) -> dict[str, inspect.Parameter]:
     return {name: part for name, part in inspect.signature(algorithm).parameters.items() if name[0] != "_"}
 
 
-@pytest.mark.parametrize(("ours", "theirs"), ALGORITHMS)
+@pytest.mark.parametrize(("ours", "sb3_class"), ALGORITHMS)
 def test_every_parameter_of_sb3_is_accepted_or_rejected_with_a_reason(
-    ours: type[UnityAlgorithm], theirs: type, env: Any
+    ours: type[UnityAlgorithm], sb3_class: type, env: Any
 ) -> None:
     own, names = parameters(ours), ours.sb3_names
-    assert parameters(theirs).keys() <= own.keys()
+    assert parameters(sb3_class).keys() <= own.keys()
     assert not any(part.kind is part.VAR_KEYWORD for part in own.values())
     for name, unsupported in names.unsupported.items():
-        assert parameters(theirs)[name].default == unsupported.value == own[name].default
+        assert parameters(sb3_class)[name].default == unsupported.value == own[name].default
         words = re.escape(f"{name} must be {unsupported.value!r}, got 'other': {unsupported.reason}")
         with pytest.raises(UnityGymError, match=words):
             ours(POLICIES[ours], env, **{name: "other"}, **SMALL)
     for equivalent, (of_sb3, _) in names.equivalents.items():
         assert equivalent in own
-        assert set(of_sb3) <= parameters(theirs).keys()
+        assert set(of_sb3) <= parameters(sb3_class).keys()
         assert all(own[name].default is None for name in (equivalent, *of_sb3))
     mentioned = inspect.getdoc(PPO if ours is POCA else ours) or ""
     assert not [name for name in own if f":param {name}:" not in mentioned + (inspect.getdoc(ours) or "")]
@@ -219,12 +219,12 @@ def test_policies_under_names_of_sb3_have_its_networks(
     env = make_toys(NUMBERS, SEEN[name])
     model = make(algorithm, name, env)
     plain_kind = stable_baselines3.SAC if algorithm is SAC else stable_baselines3.PPO
-    numbers = {"buffer_size": 10} if algorithm is SAC else {"n_steps": 8, "batch_size": 8}
-    plain = plain_kind(name, env, device="cpu", **numbers)
+    options = {"buffer_size": 10} if algorithm is SAC else {"n_steps": 8, "batch_size": 8}
+    plain = plain_kind(name, env, device="cpu", **options)
     actor = plain.policy.actor if algorithm is SAC else plain.policy
-    theirs = [*actor.features_extractor.parameters()]
-    theirs += [*(actor.latent_pi if algorithm is SAC else plain.policy.mlp_extractor.policy_net).parameters()]
-    assert [part.shape for part in model.policy.body.parameters()] == [part.shape for part in theirs]
+    expected = [*actor.features_extractor.parameters()]
+    expected += [*(actor.latent_pi if algorithm is SAC else plain.policy.mlp_extractor.policy_net).parameters()]
+    assert [part.shape for part in model.policy.body.parameters()] == [part.shape for part in expected]
     model.learn(60)
     model.save(tmp_path / "model")
     loaded = algorithm.load(tmp_path / "model", device="cpu")
@@ -299,13 +299,13 @@ def test_a_conflict_in_policy_kwargs_raises_one_clear_error(network: dict[str, A
 
 @pytest.mark.parametrize("ours", [PPO, SAC])
 def test_every_entry_of_policy_kwargs_of_sb3_is_accepted_or_rejected(ours: type[UnityAlgorithm]) -> None:
-    theirs = stable_baselines3.PPO if ours is PPO else stable_baselines3.SAC
+    sb3_class = stable_baselines3.PPO if ours is PPO else stable_baselines3.SAC
     read = {"net_arch", "features_extractor_class", "features_extractor_kwargs", *NETWORK_UNSUPPORTED}
     own = {field.name for field in dataclasses.fields(NetworkSettings)} | read
-    for name, kind in theirs.policy_aliases.items():
+    for name, kind in sb3_class.policy_aliases.items():
         known = own | parameters(ours.policy_aliases[name]).keys()
         assert parameters(kind).keys() <= known
-    assert theirs.policy_aliases.keys() < ours.policy_aliases.keys()
+    assert sb3_class.policy_aliases.keys() < ours.policy_aliases.keys()
 
 
 @pytest.mark.parametrize("actions", [NUMBERS, spaces.Discrete(4), spaces.MultiDiscrete([3, 2]), HYBRID])

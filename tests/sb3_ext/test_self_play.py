@@ -43,14 +43,14 @@ class Constant:
 
     memory_size = 0
 
-    def __init__(self, choice: int) -> None:
-        self.choice = choice
+    def __init__(self, action: int) -> None:
+        self.choice = action
 
     def select_actions(
-        self, columns: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
+        self, observations: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
     ) -> tuple[ActionTuple, Array]:
         assert not deterministic
-        n = len(columns[0])
+        n = len(observations[0])
         assert len(masks) == n
         return ActionTuple(discrete=np.full((n, 1), self.choice, np.int32)), memory
 
@@ -117,8 +117,8 @@ class Referee(SelfPlayVecEnv):
         return self.elo.setdefault(opponent, self.elo[self.self_play.newest])
 
     def _advance(self, advance: Any, actions: ActionTuple) -> Any:
-        mine, other = (f"Duelist?team={team}" for team in ((0, 1) if self.behavior.endswith("0") else (1, 0)))
-        assert mine == self.behavior
+        own, other = (f"Duelist?team={team}" for team in ((0, 1) if self.behavior.endswith("0") else (1, 0)))
+        assert own == self.behavior
         for snapshot in self.self_play.snapshots:
             self.rating(snapshot)
         opponents, sent = self._pool.tables[other], {}
@@ -129,7 +129,7 @@ class Referee(SelfPlayVecEnv):
             sent.update(given)
             advance(given)
 
-        told = super()._advance(noting, actions)
+        result = super()._advance(noting, actions)
         for row in range(ROWS):
             if deciding[row] and isinstance(player := self.meets[row // MEMBERS].player(), Constant):
                 assert sent[other].discrete[row] == player.choice
@@ -157,7 +157,7 @@ class Referee(SelfPlayVecEnv):
         assert self.self_play.elo == pytest.approx(self.elo[newest], abs=1e-9)
         for snapshot in self.self_play.snapshots:
             assert snapshot.elo == pytest.approx(self.rating(snapshot), abs=1e-9)
-        return told
+        return result
 
     def change_team(self, model: UnityAlgorithm) -> None:
         self.learned.append(model.num_timesteps)
@@ -260,7 +260,7 @@ def test_agents_that_join_a_running_match_meet_its_opponents() -> None:
     matchmaker.learn("B?team=0")  # draws again for the next games
     table.requests_decision[2] = table.alive[2] = table.terminated[3] = True
     matchmaker.store_outcomes()
-    assert [None if who is None else who.step for who in matchmaker.players("A?team=1")] == [0, 0, 0, 2]
+    assert [None if opponent is None else opponent.step for opponent in matchmaker.players("A?team=1")] == [0, 0, 0, 2]
 
 
 @pytest.mark.parametrize("kind", [PPO, POCA, SAC])
@@ -270,7 +270,7 @@ def test_a_snapshot_acts_as_the_policy_did(make: Any, kind: type[UnityAlgorithm]
     env = make(SelfPlay(save_steps=60, swap_steps=30))
     model = small(env, kind, policy_kwargs={"hidden_units": 8, "num_layers": 1, "normalize": True, **options})
     then: dict[int, Array] = {}
-    columns = [np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32) * 3]
+    observations = [np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32) * 3]
     masks = np.ones((50, CHOICES), bool)
     logits = {}
 
@@ -280,11 +280,11 @@ def test_a_snapshot_acts_as_the_policy_did(make: Any, kind: type[UnityAlgorithm]
             super()._on_step()
             if len(self._env.self_play.snapshots) > known:
                 policy = self.model.acting_policy  # type: ignore[attr-defined]
-                memories = np.zeros((50, policy.memory_size), np.float32)
-                then[self.model.num_timesteps] = policy.select_actions(columns, masks, memories, deterministic=True)[
+                states = np.zeros((50, policy.memory_size), np.float32)
+                then[self.model.num_timesteps] = policy.select_actions(observations, masks, states, deterministic=True)[
                     0
                 ].discrete
-                logits[self.model.num_timesteps] = _logits(policy, columns)
+                logits[self.model.num_timesteps] = _logits(policy, observations)
             return True
 
     model.learn(200, callback=Noting())
@@ -294,20 +294,20 @@ def test_a_snapshot_acts_as_the_policy_did(make: Any, kind: type[UnityAlgorithm]
     for snapshot in list(snapshots)[1:]:
         player = snapshot.player()
         assert player.memory_size == (memory + CHOICES if memory else 0)  # with the previous action
-        memories = np.zeros((50, player.memory_size), np.float32)
+        states = np.zeros((50, player.memory_size), np.float32)
         assert (
-            player.select_actions(columns, masks, memories, deterministic=True)[0].discrete == then[snapshot.step]
+            player.select_actions(observations, masks, states, deterministic=True)[0].discrete == then[snapshot.step]
         ).all()
-        assert torch.equal(_logits(player, columns), logits[snapshot.step])
+        assert torch.equal(_logits(player, observations), logits[snapshot.step])
         assert not hasattr(player, "optimizer") or player.optimizer is None
         assert sum(p.numel() for p in player.parameters()) < sum(p.numel() for p in model.policy.parameters())
-    assert not torch.equal(*(_logits(snapshots[i].player(), columns) for i in (0, -1)))
+    assert not torch.equal(*(_logits(snapshots[i].player(), observations) for i in (0, -1)))
 
 
-def _logits(policy: Any, columns: list[Array]) -> torch.Tensor:
+def _logits(policy: Any, observations: list[Array]) -> torch.Tensor:
     with torch.no_grad():
         size = policy.body.state_size
-        features, _ = policy.body(policy.tensors(columns), torch.zeros(50, size) if size else None)
+        features, _ = policy.body(policy.tensors(observations), torch.zeros(50, size) if size else None)
         return policy.head(features)[2].clone()
 
 
@@ -326,9 +326,9 @@ def test_a_loaded_model_continues_with_its_opponents_and_rating(make: Any, tmp_p
     assert loaded.self_play is after
     assert [(old.step, old.elo) for old in before.snapshots] == [(new.step, new.elo) for new in after.snapshots]
     assert after.elo == before.elo
-    columns = [np.zeros((50, 4), np.float32)]
+    observations = [np.zeros((50, 4), np.float32)]
     for old, new in zip(before.snapshots, after.snapshots, strict=True):
-        assert torch.equal(_logits(old.player(), columns), _logits(new.player(), columns))
+        assert torch.equal(_logits(old.player(), observations), _logits(new.player(), observations))
 
 
 # --- Model files ----------------------------------------------------------------------------------------------------
@@ -407,8 +407,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def status(run: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((run / "run_logs" / "training_status.json").read_text(encoding="utf-8"))
-    return told
+    content: dict[str, Any] = json.loads((run / "run_logs" / "training_status.json").read_text(encoding="utf-8"))
+    return content
 
 
 def kept(run: Path, behavior: str) -> SelfPlay:
@@ -430,8 +430,8 @@ def test_a_killed_run_resumes_with_its_snapshots_rating_and_team(tmp_path: Path)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     before, step = kept(run, "Duelist")._keep(), max(Checkpoints(run / "Duelist").by_step())
-    told = status(run)["Duelist"]
-    assert told["learning_team"] == f"Duelist?team={step // 400 % 2}"
+    stored = status(run)["Duelist"]
+    assert stored["learning_team"] == f"Duelist?team={step // 400 % 2}"
     assert len(before.snapshots) == 3
 
     keys["max_steps"] = step + 90
@@ -539,7 +539,7 @@ def test_teams_of_one_behavior_without_self_play_learn_together(
 
 
 @pytest.mark.parametrize(
-    ("numbers", "told"),
+    ("options", "expected"),
     [
         ({"window": -1}, "window of SelfPlay must be at least 0, got -1"),
         ({"save_steps": 0}, "save_steps of SelfPlay must be at least 1, got 0"),
@@ -547,9 +547,9 @@ def test_teams_of_one_behavior_without_self_play_learn_together(
         ({"window": 0}, "window=0 keeps no snapshots: give the model files"),
     ],
 )
-def test_invalid_numbers_raise(numbers: dict[str, Any], told: str) -> None:
-    with pytest.raises(UnityGymError, match=told):
-        SelfPlay(**numbers)
+def test_invalid_numbers_raise(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UnityGymError, match=expected):
+        SelfPlay(**options)
 
 
 def test_an_environment_without_opponents_raises(make: Any, tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ def yard(launch) -> EmbeddedClient:
 def walk(client: EmbeddedClient, message: Message, first: int, second: int, push: float = 0.0) -> Message:
     """Everyone chooses `first` in the first branch, the first walker `second` in the other."""
     n = len(message.deciding(WALKER))
-    choices = [[first, second if i == 0 else 0] for i in range(n)]
-    return client.exchange(STEP, {WALKER: mixed(np.full((n, 1), push), choices)}, b"")
+    actions = [[first, second if i == 0 else 0] for i in range(n)]
+    return client.exchange(STEP, {WALKER: mixed(np.full((n, 1), push), actions)}, b"")
 
 
 def test_sensors_are_sorted_by_name_and_have_specifications(yard) -> None:

@@ -39,9 +39,9 @@ def put(scene: CooperativePushBlock, thing: int, x: float, z: float, degrees: fl
     scene.bodies.spin[area, thing] = 0
 
 
-def step(env: UnityEnvironment, *choices: int) -> None:
+def step(env: UnityEnvironment, *actions: int) -> None:
     n = len(env.get_steps(NAME)[0])
-    chosen = np.array(choices or [NOTHING] * n, np.int32).reshape(n, 1)
+    chosen = np.array(actions or [NOTHING] * n, np.int32).reshape(n, 1)
     env.set_actions(NAME, ActionTuple(discrete=chosen))
     env.step()
 

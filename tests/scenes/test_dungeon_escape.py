@@ -39,11 +39,11 @@ def put_dragon(scene: DungeonEscape, x: float, z: float) -> None:
     scene.shapes.center[::2, 0, scene.shapes.index("dragon")] = x, z
 
 
-def step(env: UnityEnvironment, *choices: int) -> tuple[DecisionSteps, TerminalSteps]:
+def step(env: UnityEnvironment, *actions: int) -> tuple[DecisionSteps, TerminalSteps]:
     """One decision; who is not named does nothing."""
     n = len(env.get_steps(NAME)[0])
     chosen = np.zeros((n, 1), np.int32)
-    chosen[: len(choices), 0] = choices
+    chosen[: len(actions), 0] = actions
     env.set_actions(NAME, ActionTuple(discrete=chosen))
     env.step()
     return env.get_steps(NAME)
@@ -291,7 +291,7 @@ def escape(scene: DungeonEscape, rows: Array, rng: np.random.Generator) -> list[
     Chance leads them around what stands in their way.
     """
     shapes = scene.shapes
-    choices = []
+    actions = []
     for row in rows:
         area, agent = divmod(int(row), 3)
         alive = np.flatnonzero(scene.agents.enabled[3 * area : 3 * area + 3])
@@ -302,12 +302,12 @@ def escape(scene: DungeonEscape, rows: Array, rng: np.random.Generator) -> list[
         else:
             goal = "lock" if scene.has_key[area, agent] else ""
         if not goal or rng.random() < 0.2:
-            choices.append(int(rng.integers(7)) if goal else NOTHING)
+            actions.append(int(rng.integers(7)) if goal else NOTHING)
             continue
         x, _, z = shapes.center[:, area, shapes.index(goal)] - shapes.center[:, area, agent]
         off = (np.degrees(np.arctan2(x, z) - shapes.yaw[area, agent]) + 180) % 360 - 180
-        choices.append(FORWARD if abs(off) < 15 else 3 if off > 0 else 4)
-    return choices
+        actions.append(FORWARD if abs(off) < 15 else 3 if off > 0 else 4)
+    return actions
 
 
 def test_a_policy_that_sacrifices_one_agent_escapes() -> None:

@@ -209,8 +209,8 @@ def test_parameters_set_the_grid_and_the_number_of_goals_from_the_next_episode_o
 
 
 def test_more_goals_than_cells_raise() -> None:
-    refusal = pytest.raises(PlayerError, match=r"30 plus goals.*5 × 5 cells.*gridSize")
-    with refusal, playing(areas=1, numPlusGoals=30):
+    raises = pytest.raises(PlayerError, match=r"30 plus goals.*5 × 5 cells.*gridSize")
+    with raises, playing(areas=1, numPlusGoals=30):
         pass
 
 

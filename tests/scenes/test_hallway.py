@@ -45,10 +45,10 @@ def show(scene: Hallway, symbol: str, side: float) -> None:
         shapes.center[0, 0, shapes.index(f"{part} {other}")] = -7 * side
 
 
-def step(env: UnityEnvironment, *choices: int) -> None:
+def step(env: UnityEnvironment, *actions: int) -> None:
     """One decision of all agents that ask, the same for all if one choice is given."""
     n = len(env.get_steps(NAME)[0])
-    chosen = np.broadcast_to(np.array(choices, np.int32).reshape(-1, 1), (n, 1))
+    chosen = np.broadcast_to(np.array(actions, np.int32).reshape(-1, 1), (n, 1))
     env.set_actions(NAME, ActionTuple(discrete=chosen))
     env.step()
 

@@ -126,10 +126,10 @@ def test_a_move_clears_drops_and_fills_until_nothing_is_in_line() -> None:
     first = boards.move_points(every)[every, moves]
     before, special = boards.color.copy(), boards.special.copy()
     boards.swap(every, moves)
-    earned = boards.resolve(every)
-    assert (earned >= first).all()
-    assert 0.6 < (earned == first).mean() < 1  # the others had luck with what fell
-    for board in np.flatnonzero(earned == first):
+    points = boards.resolve(every)
+    assert (points >= first).all()
+    assert 0.6 < (points == first).mean() < 1  # the others had luck with what fell
+    for board in np.flatnonzero(points == first):
         cleared = lines(after(before[board], moves[board]))
         for cells, now in ((before, boards.color), (special, boards.special)):
             swapped = after(cells[board], moves[board])
@@ -214,25 +214,25 @@ def test_a_forbidden_move_changes_nothing() -> None:
 
 
 def test_an_episode_has_499_moves_and_is_interrupted_with_the_last_reward() -> None:
-    rng, earned = np.random.default_rng(0), dict.fromkeys(BEHAVIORS, 0.0)
+    rng, points = np.random.default_rng(0), dict.fromkeys(BEHAVIORS, 0.0)
     with playing(**FULL) as env:
         for _ in range(2):
             for _ in range(499):
                 for behavior, count in BEHAVIORS.items():
                     decisions, terminals = env.get_steps(behavior)
                     assert (len(decisions), len(terminals)) == (count, 0)
-                    earned[behavior] += decisions.reward.mean()
+                    points[behavior] += decisions.reward.mean()
                 act(env, rng)
             for behavior, count in BEHAVIORS.items():
                 decisions, terminals = env.get_steps(behavior)
                 assert (len(decisions), len(terminals)) == (0, count)
                 assert terminals.interrupted.all()
                 assert terminals.reward.min() >= 0.03
-                earned[behavior] += terminals.reward.mean()
+                points[behavior] += terminals.reward.mean()
             env.step()
             assert not any(env.get_steps(behavior)[0].reward.any() for behavior in BEHAVIORS)
     # Two episodes a board: the heuristics are greedy whatever they are told.
-    assert np.mean([earned[SMART], earned[SIMPLE]]) > np.mean([earned[VECTOR], earned[VISUAL]]) + 2
+    assert np.mean([points[SMART], points[SIMPLE]]) > np.mean([points[VECTOR], points[VISUAL]]) + 2
 
 
 def test_each_episode_samples_a_board_size_between_minimum_and_maximum() -> None:

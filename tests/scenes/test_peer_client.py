@@ -75,6 +75,6 @@ def transcript(python: str, package: str, channel_module: str, scene: str, port:
 def test_unitys_client_receives_the_same_data(scene: str) -> None:
     port = 5910 + 2 * sorted(SCENES).index(scene)
     module = "mlagents_envs.side_channel.environment_parameters_channel"
-    theirs = transcript(PEER, "mlagents_envs", module, scene, port)
-    assert theirs.endswith("exit 0")
-    assert transcript(sys.executable, "unity_gym", "unity_gym.side_channels", scene, port + 1) == theirs
+    expected = transcript(PEER, "mlagents_envs", module, scene, port)
+    assert expected.endswith("exit 0")
+    assert transcript(sys.executable, "unity_gym", "unity_gym.side_channels", scene, port + 1) == expected

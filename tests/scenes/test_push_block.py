@@ -83,10 +83,10 @@ def place(scene: PushBlock, thing: str, area: int = 0) -> Array:
     return scene.shapes.center[:, area, scene.shapes.index(thing)].copy()
 
 
-def step(env: UnityEnvironment, *choices: int) -> None:
+def step(env: UnityEnvironment, *actions: int) -> None:
     """One decision of all agents that ask, the same for all if one choice is given."""
     n = len(env.get_steps(NAME)[0])
-    chosen = np.broadcast_to(np.array(choices, np.int32).reshape(-1, 1), (n, 1))
+    chosen = np.broadcast_to(np.array(actions, np.int32).reshape(-1, 1), (n, 1))
     env.set_actions(NAME, ActionTuple(discrete=chosen))
     env.step()
 
@@ -321,7 +321,7 @@ def demonstration():
 
 
 def test_observations_have_the_values_of_unitys_demonstration(demonstration) -> None:
-    theirs = demonstration.record_observations
+    expected = demonstration.record_observations
     with held_scene(PushBlock, areas=32, side_channels=parameters(gravity=9.81)) as (env, scene):
         seen = [[], []]
         for _ in range(150):
@@ -330,16 +330,16 @@ def test_observations_have_the_values_of_unitys_demonstration(demonstration) -> 
                 column.append(observation)
             step(env, *pushes(scene)[decisions.agent_id])
     ours = [np.concatenate(column) for column in seen]
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine.shape[1:] == other.shape[1:] == (105,)
-        mine, other = newest(mine), newest(other)
+    for actual, other in zip(ours, expected, strict=True):
+        assert actual.shape[1:] == other.shape[1:] == (105,)
+        actual, other = newest(actual), newest(other)
         for flag in range(4):
-            assert set(np.unique(mine[..., flag])) == set(np.unique(other[..., flag]))
-        for observation in (mine, other):
+            assert set(np.unique(actual[..., flag])) == set(np.unique(other[..., flag]))
+        for observation in (actual, other):
             assert (observation[..., :4].sum(axis=-1) == 1).all()  # nothing untagged is ever hit
             assert (observation[..., FRACTION] <= 1).all()
             assert ((observation[..., NO_HIT] == 1) == (observation[..., FRACTION] == 1)).all()
-    for observation in (ours[1], theirs[1]):
+    for observation in (ours[1], expected[1]):
         assert 0 <= newest(observation)[..., FRACTION].min() * LENGTH < 1e-3  # flush at the block
 
 
@@ -369,11 +369,11 @@ def test_actions_of_the_demonstration_lead_to_the_recorded_observations(demonstr
             ends |= {agent: decision for agent in terminals.agent_id.tolist() if agent not in ends}
             for agent in range(n):
                 if agent not in ends and first[agent] + decision < last[agent]:
-                    theirs = newest(demonstration.record_observations[1][first[agent] + decision])[0]
+                    expected = newest(demonstration.record_observations[1][first[agent] + decision])[0]
                     ours = newest(decisions.obs[1][agent])[0]
-                    same = (ours[:, :4] == theirs[:, :4]).all(axis=1)
+                    same = (ours[:, :4] == expected[:, :4]).all(axis=1)
                     flags += same.tolist()
-                    errors += (np.abs(ours - theirs)[same, FRACTION] * LENGTH).tolist()
+                    errors += (np.abs(ours - expected)[same, FRACTION] * LENGTH).tolist()
     as_recorded = [agent in ends and abs(first[agent] + ends[agent] - last[agent]) <= 1 for agent in range(n)]
     assert np.mean(as_recorded) > 0.9
     assert np.mean(flags) > 0.9

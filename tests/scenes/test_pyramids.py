@@ -70,10 +70,10 @@ def move_away(scene: Pyramids) -> None:
     scene.shapes.center[1, :, things] -= 100
 
 
-def step(env: UnityEnvironment, *choices: int) -> None:
+def step(env: UnityEnvironment, *actions: int) -> None:
     """One decision of all agents that ask, the same for all if one choice is given."""
     n = len(env.get_steps(NAME)[0])
-    chosen = np.broadcast_to(np.array(choices, np.int32).reshape(-1, 1), (n, 1))
+    chosen = np.broadcast_to(np.array(actions, np.int32).reshape(-1, 1), (n, 1))
     env.set_actions(NAME, ActionTuple(discrete=chosen))
     env.step()
 
@@ -315,7 +315,7 @@ def test_a_heap_comes_to_rest_within_the_walls() -> None:
 
 
 def test_observations_have_the_values_of_unitys_demonstration(demonstration) -> None:
-    theirs = demonstration.record_observations
+    expected = demonstration.record_observations
     n = 64
     with held_scene(Pyramids, areas=n) as (env, scene):
         rng, retreats = np.random.default_rng(0), np.zeros(n, int)
@@ -329,9 +329,9 @@ def test_observations_have_the_values_of_unitys_demonstration(demonstration) -> 
             acts = np.where(rng.random(n) < 0.2, rng.integers(5, size=n), rammer(scene, retreats))
             step(env, *acts[decisions.agent_id])
     ours = [np.concatenate(column) for column in seen]
-    for sensor, (mine, other) in enumerate(zip(ours[:3], theirs[:3], strict=True)):
-        mine, other = (observation.reshape(-1, 7, 8) for observation in (mine, other))
-        for observation in (mine, other):
+    for sensor, (actual, other) in enumerate(zip(ours[:3], expected[:3], strict=True)):
+        actual, other = (observation.reshape(-1, 7, 8) for observation in (actual, other))
+        for observation in (actual, other):
             flags = observation[..., :7]
             assert set(np.unique(flags)) == {0, 1}
             assert set(np.unique(flags.sum(axis=-1))) <= {0, 1}
@@ -340,9 +340,9 @@ def test_observations_have_the_values_of_unitys_demonstration(demonstration) -> 
             assert ((observation[..., FRACTION][hit] >= 0) & (observation[..., FRACTION][hit] <= 1)).all()
         # Rising rays pass over walls, stones and switches that are too far: never farther than in Unity.
         for tag in (WALL, STONE, GOAL):
-            far = [observation[observation[..., tag] == 1][:, FRACTION].max() for observation in (mine, other)]
+            far = [observation[observation[..., tag] == 1][:, FRACTION].max() for observation in (actual, other)]
             assert sensor == 0 or far[0] <= far[1] + 0.02
-    assert set(np.unique(theirs[3][:, 0])) == {0, 1}
+    assert set(np.unique(expected[3][:, 0])) == {0, 1}
     assert np.abs(ours[3][:, 1:]).max() < 48
 
 
@@ -385,13 +385,13 @@ def test_actions_of_the_demonstration_lead_past_the_walls_and_stones_that_were_r
             step(env, *(chosen[record + min(decision, last)] for record, last in zip(first, decisions, strict=True)))
             going = decision < np.array(decisions)
             for sensor in range(3):
-                theirs = demonstration.record_observations[sensor][(first + decision + 1)[going]].reshape(-1, 7, 8)
+                expected = demonstration.record_observations[sensor][(first + decision + 1)[going]].reshape(-1, 7, 8)
                 ours = env.get_steps(NAME)[0].obs[sensor][going].reshape(-1, 7, 8)
                 for tag in (WALL, STONE):
-                    seen = theirs[..., tag] == 1
+                    seen = expected[..., tag] == 1
                     both = seen & (ours[..., tag] == 1)
                     same[tag] += (ours[..., tag] == 1)[seen].tolist()
-                    errors[tag] += (np.abs(ours - theirs)[both][:, FRACTION] * LENGTH).tolist()
+                    errors[tag] += (np.abs(ours - expected)[both][:, FRACTION] * LENGTH).tolist()
     assert np.mean(same[WALL]) > 0.95
     assert np.median(errors[WALL]) < 0.001
     assert np.quantile(errors[WALL], 0.9) < 0.01

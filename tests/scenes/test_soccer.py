@@ -231,12 +231,12 @@ def test_matches_start_at_unitys_positions() -> None:
 def test_a_kick_adds_force_if_the_agent_moves_forward(held) -> None:
     env, scene = held
     speeds = []
-    for choice in (1, 2):
-        put(scene, 0, -1.2, 0, 90 if choice == 1 else -90)  # forward or backward, the push goes the same way
+    for action in (1, 2):
+        put(scene, 0, -1.2, 0, 90 if action == 1 else -90)  # forward or backward, the push goes the same way
         put(scene, BALL, 0, 0)
         scene.pitch.rolling[:] = 0
         scene.pitch._touching[:] = False
-        step(env, {BLUE: [[choice, 0, 0]]})
+        step(env, {BLUE: [[action, 0, 0]]})
         speeds.append(scene.pitch.velocity[0, 0, BALL])
     forward, backward = speeds
     assert 0 < backward < 6

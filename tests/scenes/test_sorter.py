@@ -44,18 +44,18 @@ def lay(scene: Sorter, tiles: dict[int, float]) -> None:
         shapes.yaw[0, number] = angle
 
 
-def step(env: UnityEnvironment, choices: Array | tuple[int, int, int]) -> None:
+def step(env: UnityEnvironment, actions: Array | tuple[int, int, int]) -> None:
     """One decision of all agents that ask, the same for all if one is given."""
     n = len(env.get_steps(NAME)[0])
-    env.set_actions(NAME, ActionTuple(discrete=np.broadcast_to(np.asarray(choices, np.int32), (n, 3))))
+    env.set_actions(NAME, ActionTuple(discrete=np.broadcast_to(np.asarray(actions, np.int32), (n, 3))))
     env.step()
 
 
-def walk(env: UnityEnvironment, choice: tuple[int, int, int], decisions: int = 20) -> tuple[float, bool]:
+def walk(env: UnityEnvironment, action: tuple[int, int, int], decisions: int = 20) -> tuple[float, bool]:
     """The return of the first agent while it does so, and whether an episode has ended by itself."""
     total = 0.0
     for _ in range(decisions):
-        step(env, choice)
+        step(env, action)
         deciding, ended = env.get_steps(NAME)
         if len(ended):
             return total + float(ended.reward[0]), not ended.interrupted[0]
@@ -186,16 +186,16 @@ def test_tiles_in_their_order_give_a_reward_and_the_last_ends_the_episode(held) 
     env, scene = held
     lay(scene, {4: 0, 9: 180})
     put(scene, 0, 18)
-    paid, over = walk(env, FORWARD, 5)
-    assert paid == pytest.approx(1 - 25 / 5000)
+    reward, over = walk(env, FORWARD, 5)
+    assert reward == pytest.approx(1 - 25 / 5000)
     assert not over
     tiles = env.get_steps(NAME)[0].obs[0][0]
     assert tiles[:2, 22].tolist() == [1, 0]
     put(scene, 0, 18)
     assert walk(env, FORWARD, 5) == (pytest.approx(-25 / 5000), False)  # once is enough
     put(scene, 0, -18)
-    paid, over = walk(env, BACK, 5)
-    assert paid == pytest.approx(1, abs=25 / 5000)
+    reward, over = walk(env, BACK, 5)
+    assert reward == pytest.approx(1, abs=25 / 5000)
     assert over
     assert scene.agents.step_count[0] <= 5
     assert not scene.visited.any()
@@ -205,8 +205,8 @@ def test_a_tile_out_of_order_gives_minus_one_and_ends_the_episode(held) -> None:
     env, scene = held
     lay(scene, {4: 180, 9: 0})
     put(scene, 0, 18)
-    paid, over = walk(env, FORWARD, 5)
-    assert paid == pytest.approx(-1, abs=25 / 5000)
+    reward, over = walk(env, FORWARD, 5)
+    assert reward == pytest.approx(-1, abs=25 / 5000)
     assert over
 
 
@@ -229,10 +229,10 @@ def test_nothing_passes_walls_and_tiles() -> None:
         rng = np.random.default_rng(0)
         for _ in range(100):
             n = len(env.get_steps(NAME)[0])
-            choices = rng.integers(0, 3, (n, 3)).astype(np.int32)
-            choices[:, 0] = rng.choice([1, 1, 1, 2], n)
-            choices[:, 1] *= rng.random(n) < 0.2
-            step(env, choices)
+            actions = rng.integers(0, 3, (n, 3)).astype(np.int32)
+            actions[:, 0] = rng.choice([1, 1, 1, 2], n)
+            actions[:, 1] *= rng.random(n) < 0.2
+            step(env, actions)
             x, height, z = scene.shapes.center[:, :, 0]
             assert (np.hypot(x, z) < 21).all()
             assert (height > 0.4).all()

@@ -63,9 +63,9 @@ def decide(env: UnityEnvironment, choose) -> dict[str, tuple]:
     return {behavior: env.get_steps(behavior) for behavior in env.behavior_specs}
 
 
-def step(env: UnityEnvironment, choices: tuple[int, ...] = STILL) -> tuple[list[float], list[float], list[bool]]:
+def step(env: UnityEnvironment, action: tuple[int, ...] = STILL) -> tuple[list[float], list[float], list[bool]]:
     """One decision of all; return the rewards of who decides, of who ended, and who of them was interrupted."""
-    steps = decide(env, lambda _: choices).values()
+    steps = decide(env, lambda _: action).values()
     decisions, terminals = zip(*steps, strict=True)
     return (
         [reward for part in decisions for reward in part.reward.tolist()],
@@ -178,7 +178,7 @@ def test_an_episode_starts_in_front_of_the_wall_with_the_old_heading() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "ahead", "right", "degrees"),
+    ("action", "ahead", "right", "degrees"),
     [
         ((1, 0, 0, 0), 3, 0, 0),
         ((2, 0, 0, 0), -3, 0, 0),
@@ -188,9 +188,9 @@ def test_an_episode_starts_in_front_of_the_wall_with_the_old_heading() -> None:
         ((1, 0, 2, 0), 0, 1.8, 0),  # a step to a side takes the place of one forward
     ],
 )
-def test_actions_move_and_turn_on_the_ground(held, choices, ahead, right, degrees) -> None:
+def test_actions_move_and_turn_on_the_ground(held, action, ahead, right, degrees) -> None:
     env, scene = held
-    step(env, choices)
+    step(env, action)
     push, speed, moved = np.hypot(ahead, right), 0.0, 0.0
     for _ in range(5 if push else 0):
         speed = (speed + push) * 0.96 - 2 * 0.6 * 26.9775 * 0.02 * 0.96
@@ -204,8 +204,8 @@ def test_actions_move_and_turn_on_the_ground(held, choices, ahead, right, degree
 def test_a_jump_rises_for_eleven_ticks_to_three_meters_and_lands_after_22(held) -> None:
     env, scene = held
     seen = heights(scene)
-    for choices in (JUMP, STILL, STILL, STILL, STILL, STILL):
-        step(env, choices)
+    for action in (JUMP, STILL, STILL, STILL, STILL, STILL):
+        step(env, action)
     assert int(np.argmax(seen)) == 10
     assert max(seen) == pytest.approx(3.57, abs=0.01)
     landed = next(tick for tick, height in enumerate(seen, start=1) if height < REST)
@@ -216,8 +216,8 @@ def test_a_jump_rises_for_eleven_ticks_to_three_meters_and_lands_after_22(held) 
 def test_a_running_jump_covers_five_meters(held) -> None:
     env, scene = held
     seen = heights(scene)
-    for choices in ((1, 0, 0, 1), FORWARD, FORWARD, FORWARD):
-        step(env, choices)
+    for action in ((1, 0, 0, 1), FORWARD, FORWARD, FORWARD):
+        step(env, action)
     assert place(scene)[2] + 10 == pytest.approx(4.7, abs=0.5)
     assert max(seen) == pytest.approx(3.57, abs=0.01)
 
@@ -250,8 +250,8 @@ def test_a_step_forward_counts_half_in_the_air(held) -> None:
 def test_the_goal_sets_the_reward_to_one(held) -> None:
     env, scene = held
     put(scene, 6, 0.2)
-    decided, ended, _ = step(env)
-    assert (decided, ended) == (pytest.approx([-5 * 0.0005]), [])
+    rewards, ended, _ = step(env)
+    assert (rewards, ended) == (pytest.approx([-5 * 0.0005]), [])
     scene.bodies.velocity[2, 0, AGENT] = 20
     _, ended, interrupted = step(env)
     assert (ended, interrupted) == ([1.0], [False])
@@ -272,8 +272,8 @@ def test_a_fall_sets_the_reward_to_minus_one(held, thing: int) -> None:
     scene.shapes.center[0, 0, thing] = 10.6
     _, ended, interrupted = step(env)
     assert (ended, interrupted) == ([-1.0], [False])
-    decided, _, _ = step(env)
-    assert decided == pytest.approx([-4 * 0.0005])  # the idle ticks since
+    rewards, _, _ = step(env)
+    assert rewards == pytest.approx([-4 * 0.0005])  # the idle ticks since
     assert (np.abs(scene.shapes.center[0, 0, :2]) < 9.2).all()
 
 
@@ -281,8 +281,8 @@ def test_2000_ticks_give_minus_one_and_interrupt_the_episode(held) -> None:
     env, _ = held
     total = 0.0
     for _ in range(400):
-        decided, ended, interrupted = step(env)
-        total += sum(ended or decided)
+        rewards, ended, interrupted = step(env)
+        total += sum(ended or rewards)
     assert (len(ended), interrupted) == (1, [True])
     assert total == pytest.approx(-1, abs=1e-5)
 
@@ -330,8 +330,8 @@ def test_a_low_wall_stops_a_walk_and_not_a_jump(held) -> None:
         step(env, FORWARD)
     assert place(scene)[2] == pytest.approx(-2.73 - 0.5, abs=0.05)
     put(scene, -5, -4.2)
-    for choices in ((1, 0, 0, 1), FORWARD, FORWARD, FORWARD):
-        step(env, choices)
+    for action in ((1, 0, 0, 1), FORWARD, FORWARD, FORWARD):
+        step(env, action)
     assert place(scene)[2] > -0.7
 
 
@@ -340,13 +340,13 @@ def test_only_from_the_block_a_jump_passes_a_high_wall(held) -> None:
     scene.shapes.half[1, 0, WALL] = 4
     over = (1, 0, 0, 1), FORWARD, FORWARD, FORWARD, FORWARD
     put(scene, -5, -4.2)
-    for choices in over:
-        step(env, choices)
+    for action in over:
+        step(env, action)
     assert place(scene)[2] < -3
     put_block(scene, -5, -4.23)
     put(scene, -5, -4.2, y=3.0)
-    for choices in over:
-        step(env, choices)
+    for action in over:
+        step(env, action)
     assert place(scene)[2] > -0.7
 
 
@@ -369,11 +369,11 @@ def walks(scene: WallJump, rows: Array) -> Array:
     lane = np.where((z < -0.5) & (block_x > 2.5), block_x - 3, 6.4)
     off = lane - (x + 0.1 * speed_x)
     onward = (speed_z < 4) & ((z < -0.7) | (np.abs(off) <= 0.6))
-    choices = np.zeros((len(rows), 4), int)
-    choices[:, 0] = np.where(onward | walled, 2, np.where((z > 1.5) & (speed_z > 3), 1, 0))
-    choices[:, 2] = np.where((np.abs(off) > 0.5) & ~((z > -5.5) & (z < -0.7)), np.where(off > 0, 1, 2), 0)
-    choices[:, 3] = walled & (z < -3.2)
-    return choices
+    action = np.zeros((len(rows), 4), int)
+    action[:, 0] = np.where(onward | walled, 2, np.where((z > 1.5) & (speed_z > 3), 1, 0))
+    action[:, 2] = np.where((np.abs(off) > 0.5) & ~((z > -5.5) & (z < -0.7)), np.where(off > 0, 1, 2), 0)
+    action[:, 3] = walled & (z < -3.2)
+    return action
 
 
 def test_a_walker_reaches_the_goal_without_a_wall_and_over_a_low_one() -> None:

@@ -25,24 +25,24 @@ CHOICES, DECISIONS = 3, 5
 
 class Classroom(Scene):
     default_areas = 20
-    choices: ClassVar[dict[str, int]] = {"Teacher": CHOICES, "Student": CHOICES}
+    branch_sizes: ClassVar[dict[str, int]] = {"Teacher": CHOICES, "Student": CHOICES}
 
     def __init__(self, academy: Academy, areas: int) -> None:
         super().__init__(academy, areas)
         self.rng, self.time = np.random.default_rng(0), 0
-        self.numbers = {name: self.draw() for name in self.choices}
+        self.numbers = {name: self.draw() for name in self.branch_sizes}
         self.agents = {
             name: Agents(
                 academy,
                 areas,
                 name,
                 [VectorSensor("number", CHOICES, partial(self.see, name))],
-                ActionSpec(0, (choices,)),
+                ActionSpec(0, (branch_size,)),
                 act=partial(self.act, name),
                 start_episode=lambda _: None,
                 decision_period=1,
             )
-            for name, choices in self.choices.items()
+            for name, branch_size in self.branch_sizes.items()
         }
 
     def draw(self) -> Array:
@@ -70,7 +70,7 @@ class Classroom(Scene):
 
 
 class Mismatch(Classroom):
-    choices: ClassVar[dict[str, int]] = {"Teacher": CHOICES + 1, "Student": CHOICES}
+    branch_sizes: ClassVar[dict[str, int]] = {"Teacher": CHOICES + 1, "Student": CHOICES}
 
 
 def launcher(folder: Path, scene: str = "Classroom") -> str:

@@ -22,11 +22,11 @@ import numpy as np
 
 from unity_gym.wire.messages import RESET, UnityMessage
 
-BEHAVIOR = "Rogue?team=0"
+BEHAVIOR = "Faulty?team=0"
 FAULTS = {
     "none": "answers every step",
-    "exit-at-start": "ends with exit code 3 before it dials",
-    "never-dial": "runs, but never dials",
+    "exit-at-start": "ends with exit code 3 before it connects",
+    "never-connect": "runs, but never connects",
     "never-speak": "opens a connection and says nothing on it",
     "die-in-handshake": "kills itself while it waits for the first command",
     "hang-in-handshake": "introduces itself, then says nothing more",
@@ -79,11 +79,11 @@ def main() -> None:
             arguments.marker.touch(exist_ok=False)
         except FileExistsError:
             fault = "none"
-    print(f"rogue player: {fault}", flush=True)
+    print(f"faulty player: {fault}", flush=True)
     if fault == "exit-at-start":
-        print("rogue player: something is wrong with my start", file=sys.stderr, flush=True)
+        print("faulty player: something is wrong with my start", file=sys.stderr, flush=True)
         sys.exit(3)
-    if fault == "never-dial":
+    if fault == "never-connect":
         time.sleep(3600)
     if fault == "hang-deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -92,7 +92,7 @@ def main() -> None:
     if fault == "never-speak":
         with socket.create_connection(("127.0.0.1", arguments.mlagents_port)):
             time.sleep(3600)
-    play(dial(arguments.mlagents_port), fault)
+    play(connect_to(arguments.mlagents_port), fault)
 
 
 def launcher(folder: Path, fault: str = "none", once: bool = False) -> str:
@@ -104,7 +104,7 @@ def launcher(folder: Path, fault: str = "none", once: bool = False) -> str:
     return str(path)
 
 
-def dial(port: int) -> grpc.UnaryUnaryMultiCallable:
+def connect_to(port: int) -> grpc.UnaryUnaryMultiCallable:
     """The exchange of raw messages with the Python side on this port."""
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     channel = grpc.insecure_channel(f"localhost:{port}", options=options)
@@ -116,7 +116,7 @@ def play(exchange: grpc.UnaryUnaryMultiCallable, fault: str) -> None:
     hello = UnityMessage()
     hello.header.status = 200
     greeting = hello.unity_output.rl_initialization_output
-    greeting.name = "Rogue"
+    greeting.name = "Faulty"
     greeting.communication_version = "2.0.0" if fault == "version-2" else "1.5.0"
     greeting.package_version = "4.0.0"
     greeting.capabilities.base_rl = True
@@ -134,7 +134,7 @@ def play(exchange: grpc.UnaryUnaryMultiCallable, fault: str) -> None:
         if side_channel := command.unity_input.rl_input.side_channel:
             print(f"side channels: {side_channel.hex()}", flush=True)
         if command.unity_input.rl_input.command == RESET:
-            print("rogue player: reset", flush=True)
+            print("faulty player: reset", flush=True)
         if fault == "die-in-reset":
             os.kill(os.getpid(), signal.SIGKILL)
         if fault in ("hang-in-reset", "die-in-handshake"):
@@ -207,10 +207,10 @@ def misbehave(message: bytes, fault: str) -> bytes:
     if fault in ("hang-in-step", "hang-deaf"):
         time.sleep(3600)
     elif fault == "exit-in-step":
-        print("rogue player: out of order", file=sys.stderr, flush=True)
+        print("faulty player: out of order", file=sys.stderr, flush=True)
         os._exit(7)
     elif fault in ("die-in-step", "die-with-children"):
-        print("rogue player: about to die", flush=True)
+        print("faulty player: about to die", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "quit-in-step":
         message = UnityMessage()

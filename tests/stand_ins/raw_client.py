@@ -135,16 +135,17 @@ def continuous(actions: Array) -> list[dict[str, bytes]]:
     return [{"continuous_actions": row.tobytes()} for row in np.asarray(actions, "<f4")]
 
 
-def mixed(actions: Array, choices: Sequence[Sequence[int]]) -> list[dict[str, bytes]]:
+def mixed(actions: Array, discrete_actions: Sequence[Sequence[int]]) -> list[dict[str, bytes]]:
     """The actions of n agents: numbers (n, size) and choices (n, branches)."""
     return [
-        part | {"discrete_actions": bytes(chosen)} for part, chosen in zip(continuous(actions), choices, strict=True)
+        part | {"discrete_actions": bytes(chosen)}
+        for part, chosen in zip(continuous(actions), discrete_actions, strict=True)
     ]
 
 
-def discrete(*choices: int) -> list[dict[str, bytes]]:
+def discrete(*discrete_actions: int) -> list[dict[str, bytes]]:
     """One agent's choices, each below 128."""
-    return [{"discrete_actions": bytes(choices)}]
+    return [{"discrete_actions": bytes(discrete_actions)}]
 
 
 def frame(channel: uuid.UUID, payload: bytes) -> bytes:

@@ -56,13 +56,13 @@ class Model:
     """The rules of the agent table.
 
     :param reserved: rows to have from the start
-    :param choices: over all branches
+    :param n_actions: Number of discrete actions of all branches.
     """
 
-    def __init__(self, reserved: int = 0, choices: int = 3) -> None:
+    def __init__(self, reserved: int = 0, n_actions: int = 3) -> None:
         self.is_fixed = reserved > 0
-        self.choices = choices
-        self.rows = [Row(allowed=[True] * choices) for _ in range(reserved)]
+        self.n_actions = n_actions
+        self.rows = [Row(allowed=[True] * n_actions) for _ in range(reserved)]
         self.exchange = 0
 
     def start_step(self) -> None:
@@ -78,7 +78,7 @@ class Model:
     def find(self, player: int, agent: int) -> Row | None:
         return next((row for row in self.rows if (row.player, row.id) == (player, agent)), None)
 
-    def update(self, decided: Sequence[Entry], ended: Sequence[Entry], player: int) -> list[int]:
+    def update(self, deciding: Sequence[Entry], ended: Sequence[Entry], player: int) -> list[int]:
         self.exchange += 1
         before = self.ended()
         for entry in ended:
@@ -87,15 +87,15 @@ class Model:
                 row.add(entry)
                 row.end(entry.seen, entry.interrupted, self.exchange)
         self.end_groups(before)
-        found = [self.find(player, entry.id) for entry in decided]
+        found = [self.find(player, entry.id) for entry in deciding]
         taken = [row for row in found if row is not None]
-        for position, entry in enumerate(decided):
+        for position, entry in enumerate(deciding):
             if found[position] is None:
-                row = self.free(entry, player, taken, decided)
+                row = self.free(entry, player, taken, deciding)
                 if row is not None:
                     taken.append(row)
                     found[position] = row
-        for position, entry in enumerate(decided):
+        for position, entry in enumerate(deciding):
             row = found[position]
             if row is None:
                 row = Row()
@@ -106,7 +106,7 @@ class Model:
             row.add(entry)
             row.seen, row.group, row.alive, row.requests_decision = entry.seen, entry.group, True, True
             row.allowed = [not forbidden for forbidden in entry.forbidden]
-        return [next(i for i, row in enumerate(self.rows) if row is mine) for mine in found]
+        return [next(i for i, row in enumerate(self.rows) if row is match) for match in found]
 
     def ended(self) -> list[Row]:
         return [row for row in self.rows if row.terminated or row.truncated]
@@ -117,11 +117,11 @@ class Model:
             if not any(row is other for other in before):
                 row.group_ended = row.group > 0 and (row.player, row.group) not in living
 
-    def free(self, entry: Entry, player: int, taken: list[Row], decided: Sequence[Entry]) -> Row | None:
+    def free(self, entry: Entry, player: int, taken: list[Row], deciding: Sequence[Entry]) -> Row | None:
         dead = [row for row in self.rows if not row.alive and not any(row is other for other in taken)]
         gone = [row for row in dead if row.player == player]
         living = {row.group for row in self.rows if row.player == player and row.alive}
-        living |= {other.group for other in decided}
+        living |= {other.group for other in deciding}
         candidates = (
             [row for row in gone if row.group == entry.group]
             or [row for row in gone if row.group not in living]
@@ -140,4 +140,4 @@ class Model:
     def restart(self) -> None:
         for row in self.rows:
             row.player = row.id = -1
-            row.group, row.seen, row.allowed = 0, 0.0, [True] * self.choices
+            row.group, row.seen, row.allowed = 0, 0.0, [True] * self.n_actions

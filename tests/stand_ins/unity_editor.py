@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from stand_ins.faulty_player import dial
+from stand_ins.faulty_player import connect_to
 from unity_gym.environment import UnityEnvironment
 from unity_gym.wire.messages import UnityMessage
 
@@ -43,7 +43,7 @@ class Editor:
     def _play(self) -> None:
         while not self._somebody_listens():  # gRPC itself would look again only after a second
             time.sleep(0.01)
-        exchange = dial(self.port)
+        exchange = connect_to(self.port)
         hello = _message()
         greeting = hello.unity_output.rl_initialization_output
         greeting.communication_version, greeting.package_version = "1.5.0", "4.0.0"

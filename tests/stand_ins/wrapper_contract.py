@@ -32,8 +32,8 @@ class SceneLog:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open()
-        self.said: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        self.did: dict[int, dict[tuple[str, int], Action]] = defaultdict(dict)
+        self.records: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self.actions: dict[int, dict[tuple[str, int], Action]] = defaultdict(dict)
         self.resets: set[int] = set()
         self.scenes: set[int] = set()
         self.sensors: dict[str, Sensors] = {}
@@ -42,21 +42,21 @@ class SceneLog:
     def read(self) -> None:
         """Take in what was written since the last time: all that led to the message that the client has."""
         for line in self._file:
-            told = json.loads(line)
-            kind, exchange = told["event"], told["exchange"]
+            record = json.loads(line)
+            kind, exchange = record["event"], record["exchange"]
             if kind in ("decision", "end"):
-                self.said[exchange].append(told)
+                self.records[exchange].append(record)
             elif kind == "action":
-                self.did[exchange][told["behavior"], told["agent"]] = told["continuous"], told["discrete"]
+                self.actions[exchange][record["behavior"], record["agent"]] = record["continuous"], record["discrete"]
             elif kind == "reset":
                 self.resets.add(exchange)
             else:
                 self.scenes.add(exchange)
-                self.sensors = told["sensors"]
+                self.sensors = record["sensors"]
 
     @property
     def newest(self) -> int:
-        return max(self.said)
+        return max(self.records)
 
 
 def seen(observation: Any, sensors: Sensors) -> dict[str, int]:
@@ -103,15 +103,15 @@ def row_actions(actions: Any, rows: int) -> dict[int, Action]:
     return {row: one_action(actions[row]) for row in range(rows)}
 
 
-def entry(told: Mapping[str, Any]) -> Entry:
+def entry(record: Mapping[str, Any]) -> Entry:
     return Entry(
-        told["agent"],
-        told["observation"],
-        told["reward"],
-        told["group_reward"],
-        told["group"],
-        told.get("interrupted", False),
-        told.get("mask", ()),
+        record["agent"],
+        record["observation"],
+        record["reward"],
+        record["group_reward"],
+        record["group"],
+        record.get("interrupted", False),
+        record.get("mask", ()),
     )
 
 
@@ -152,7 +152,7 @@ class Contract:
             table.start_step()
         for player, log in enumerate(self.logs):
             assert self._at[player] in log.resets
-            assert not log.did[self._at[player]]
+            assert not log.actions[self._at[player]]
             self._at[player] += 1
             for table in self.tables.values():
                 table.truncate_episodes(player)
@@ -229,9 +229,13 @@ class Contract:
     def _check_actions(self, player: int) -> None:
         exchange = self._at[player]
         log = self.logs[player]
-        asked = [(told["behavior"], told["agent"]) for told in log.said[exchange] if told["event"] == "decision"]
-        assert sorted(log.did[exchange]) == sorted(asked), "an agent acted that did not ask, or one that asked did not"
-        for (behavior, agent), (continuous, discrete) in log.did[exchange].items():
+        asked = [
+            (record["behavior"], record["agent"]) for record in log.records[exchange] if record["event"] == "decision"
+        ]
+        assert sorted(log.actions[exchange]) == sorted(asked), (
+            "an agent acted that did not ask, or one that asked did not"
+        )
+        for (behavior, agent), (continuous, discrete) in log.actions[exchange].items():
             expected: Action = [0.0] * len(continuous), [0] * len(discrete)
             if behavior in self._actions:
                 table = self.tables[behavior]
@@ -240,13 +244,13 @@ class Contract:
             assert (continuous, discrete) == expected, (behavior, agent, exchange)
 
     def _listen(self, player: int) -> None:
-        said: dict[str, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
-        for told in self.logs[player].said[self._at[player]]:
-            if self._behavior in (None, told["behavior"]):
-                said[told["behavior"]][told["event"] == "end"].append(entry(told))
-        for behavior in self.tables.keys() | said.keys():
+        records: dict[str, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
+        for record in self.logs[player].records[self._at[player]]:
+            if self._behavior in (None, record["behavior"]):
+                records[record["behavior"]][record["event"] == "end"].append(entry(record))
+        for behavior in self.tables.keys() | records.keys():
             table = self.tables.setdefault(behavior, Model(self._rows))
-            table.update(*said[behavior], player)
+            table.update(*records[behavior], player)
 
 
 def has_ended(row: Row) -> bool:

@@ -115,12 +115,12 @@ def test_hundreds_of_agents_some_of_them_terminal_keep_their_order() -> None:
 def test_decision_or_terminal_steps_without_agents_are_empty_with_the_right_shapes(done: bool) -> None:
     rng = np.random.default_rng(1)
     agents = [Agent(3, sensors(rng), done=done)]
-    mine = decoder(agents[0])
-    empty = mine.decode(messages(agents))[0 if done else 1]
-    for steps in (empty, *mine.decode([])):
+    reader = decoder(agents[0])
+    empty = reader.decode(messages(agents))[0 if done else 1]
+    for steps in (empty, *reader.decode([])):
         assert len(steps) == 0
         assert [column.shape for column in steps.obs] == [(0, 5), (0, 4, 3), (0, 1), (0,), (0, 0)]
-    masks = mine.decode([])[0].action_mask
+    masks = reader.decode([])[0].action_mask
     assert masks is not None
     assert [mask.shape for mask in masks] == [(0, 3), (0, 2)]
 
@@ -138,9 +138,9 @@ def test_an_agent_without_sensors_is_still_an_agent() -> None:
 def test_the_arrays_of_one_reply_are_not_overwritten_by_the_next() -> None:
     rng = np.random.default_rng(2)
     first, second = [Agent(1, sensors(rng), reward=1.0)], [Agent(1, sensors(rng), reward=2.0)]
-    mine = decoder(first[0])
-    steps = mine.decode(messages(first))
-    mine.decode(messages(second))
+    reader = decoder(first[0])
+    steps = reader.decode(messages(first))
+    reader.decode(messages(second))
     assert_columns_are(steps, first)
 
 
@@ -169,17 +169,17 @@ def test_a_non_finite_number_raises_with_behavior_agent_and_sensor(value: float,
     agents = [
         Agent(5 + n, [Sensor(np.zeros(2), "speed"), Sensor(np.zeros((2, 2)), "map")], done=done) for n in range(3)
     ]
-    mine = decoder(agents[0])
+    reader = decoder(agents[0])
     agents[1].sensors[1].values[1, 0] = value
     with pytest.raises(ProtocolError, match=r"'Ball', agent 6: sensor 1 \('map'\).*1 of 3 agents"):
-        mine.decode(messages(agents))
+        reader.decode(messages(agents))
     agents[1].sensors[1].values[1, 0] = 0
     for field, what in (("reward", "the reward"), ("group_reward", "the group reward")):
         setattr(agents[2], field, value)
         with pytest.raises(ProtocolError, match=f"'Ball', agent 7: {what}"):
-            mine.decode(messages(agents))
+            reader.decode(messages(agents))
         setattr(agents[2], field, 0.0)
-    mine.decode(messages(agents))
+    reader.decode(messages(agents))
 
 
 def test_opposite_infinities_do_not_cancel() -> None:
@@ -197,18 +197,18 @@ def test_very_large_finite_numbers_pass_without_a_warning(recwarn: pytest.Warnin
 
 @pytest.mark.parametrize("size", [0, 2, 4])
 def test_data_of_another_length_raise_with_behavior_and_sensor(size: int) -> None:
-    mine = decoder(Agent(1, [Sensor(np.zeros(3), "speed")]))
+    reader = decoder(Agent(1, [Sensor(np.zeros(3), "speed")]))
     agents = [Agent(1, [Sensor(np.zeros(3))]), Agent(2, [Sensor(np.zeros(size))])]
     with pytest.raises(ProtocolError, match=rf"'Ball', sensor 0 \('speed'\): .*\(3,\).* 12 bytes.*{4 * size}"):
-        mine.decode(messages(agents))
+        reader.decode(messages(agents))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_added_or_removed_sensors_raise(count: int) -> None:
-    mine = decoder(Agent(1, [Sensor(np.zeros(3))] * 2))
+    reader = decoder(Agent(1, [Sensor(np.zeros(3))] * 2))
     agents = [Agent(1, [Sensor(np.zeros(3))] * 2), Agent(2, [Sensor(np.zeros(3))] * count)]
     with pytest.raises(ProtocolError, match=rf"'Ball'.*2 sensors.*{count}"):
-        mine.decode(messages(agents))
+        reader.decode(messages(agents))
 
 
 def test_a_mask_of_another_width_raises() -> None:

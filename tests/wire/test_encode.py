@@ -114,8 +114,8 @@ def test_more_than_127_values_per_agent_have_the_right_length_prefix() -> None:
 def test_strided_arrays_are_read_correctly() -> None:
     spec = ActionSpec(2, (9, 200))
     numbers = np.arange(24, dtype=np.float32).reshape(4, 6)
-    choices: Array = np.arange(16, dtype=np.int32).reshape(2, 8).T
-    action = ActionTuple(numbers[::-1, ::3], choices[4:])
+    discrete: Array = np.arange(16, dtype=np.int32).reshape(2, 8).T
+    action = ActionTuple(numbers[::-1, ::3], discrete[4:])
     assert_actions_are(encode.ActionEncoder(spec).encode(action), action)
 
 

@@ -276,12 +276,12 @@ def test_a_statistic_of_nan_is_dropped_with_one_warning() -> None:
 
 
 def test_a_channel_that_cannot_read_its_bytes_is_named() -> None:
-    class Mine(SideChannel):
+    class CustomChannel(SideChannel):
         def on_message_received(self, message: IncomingMessage) -> None:
             struct.unpack("<q", message.get_raw_bytes())
 
-    channel = Mine(uuid.uuid4())
-    with pytest.raises(ProtocolError, match=rf"{channel.channel_id} \(Mine\) cannot read its message"):
+    channel = CustomChannel(uuid.uuid4())
+    with pytest.raises(ProtocolError, match=rf"{channel.channel_id} \(CustomChannel\) cannot read its message"):
         SideChannels([channel]).dispatch(channel.channel_id.bytes_le + struct.pack("<i", 2) + b"xy")
 
 
