@@ -17,7 +17,7 @@ SPEC = BehaviorSpec(
 
 
 def trajectories(rng: np.random.Generator, lengths: list[int]) -> Trajectories:
-    """Random decisions of as many agents as there are lengths."""
+    """Return random trajectories of the given lengths, one per agent."""
 
     def states(n: int) -> dict[str, np.ndarray]:
         shown = rng.normal(2, 3, (n, 5)).astype(np.float32)
@@ -36,7 +36,7 @@ def trajectories(rng: np.random.Generator, lengths: list[int]) -> Trajectories:
 
 
 def model_of(kind: type[PPO] | type[SAC], **options: Any) -> Any:
-    """A model without an environment."""
+    """Return a model without an environment."""
     name = "UnitySACPolicy" if kind is SAC else "UnityPolicy"
     network = {"hidden_units": 8, "num_layers": 1, "normalize": True}
     model = kind.from_spec(name, SPEC, policy_kwargs=network, device="cpu", seed=0, **options)

@@ -1,4 +1,4 @@
-"""Runs of `unity-learn` with small networks, in this process and in one of their own."""
+"""Runs of `unity-learn` with small networks, in this process and in a separate one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
 def write(folder: Path, scene: str, algorithm: str = "ppo", **changes: Any) -> Path:
-    """The scene's settings with small networks, buffers and other changes."""
+    """Return the scene's settings with small networks, buffers and other changes."""
     tree = yaml.safe_load((CONFIGS / algorithm / f"{scene}.yaml").read_text(encoding="utf-8"))
     hyperparameters, top = changes.pop("hyperparameters", {}), changes.pop("top", {})
     for behavior in tree["behaviors"].values():
@@ -30,7 +30,7 @@ def write(folder: Path, scene: str, algorithm: str = "ppo", **changes: Any) -> P
 
 
 def weights(folder: Path, run_id: str, behavior: str) -> dict[str, torch.Tensor]:
-    """The policy of a run's newest checkpoint."""
+    """Return the policy of a run's newest checkpoint."""
     newest = max((folder / run_id / behavior).glob("*.zip"), key=lambda path: int(path.stem.rpartition("-")[2]))
     policy: dict[str, torch.Tensor] = read_checkpoint(newest).parameters["policy"]
     return policy

@@ -1,4 +1,4 @@
-"""The server end of the wire, with players that are gRPC clients in this and in other processes."""
+"""The server side of the connection, with players that are gRPC clients in this and in other processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def connection() -> Iterator[PlayerConnection]:
 
 @pytest.fixture
 def start_player(connection: PlayerConnection) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Starts a player process that dials the connection."""
+    """Return a function that starts a player process with a fault."""
     started = []
 
     def start(fault: str) -> subprocess.Popen[bytes]:
@@ -137,7 +137,7 @@ def test_the_process_is_checked_once_per_period(connection: PlayerConnection, mo
         connection.send(b"reply")
         call.result(60)
         assert not connection.poll(60, lambda: checks.append(None))
-    assert len(checks) <= 1  # the period before the first is that of the fixture
+    assert len(checks) <= 1  # the period before the first check is that of the fixture
 
 
 def test_a_player_that_is_killed_while_it_waits_is_noticed(
@@ -148,7 +148,7 @@ def test_a_player_that_is_killed_while_it_waits_is_noticed(
     process.kill()
     process.wait()
     time.sleep(0.3)  # the end of the connection has to arrive
-    connection.send(b"to nobody")
+    connection.send(b"unread")
     with pytest.raises(PlayerError, match="has ended or disconnected"):
         connection.receive(60)
     with pytest.raises(PlayerError, match="has ended or disconnected"):
@@ -176,10 +176,10 @@ def test_a_second_player_is_rejected_without_affecting_the_first(
 def test_a_rejected_player_receives_the_reason(connection: PlayerConnection) -> None:
     call = connect_to(connection.port).future(b"first")
     assert connection.receive(5) == b"first"
-    with pytest.raises(grpc.RpcError) as refusal:
+    with pytest.raises(grpc.RpcError) as raised:
         connect_to(connection.port)(b"second", timeout=5)
-    assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "Another player is connected" in refusal.value.details()
+    assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "Another player is connected" in raised.value.details()
     assert not call.done()
 
 
@@ -188,7 +188,7 @@ def test_a_player_may_reconnect_after_a_long_silence(
 ) -> None:
     monkeypatch.setattr("unity_gym.connection._RECONNECT_SILENCE", 0.0)
     for _ in range(2):
-        alone = [("grpc.use_local_subchannel_pool", 1)]  # a transport of its own
+        alone = [("grpc.use_local_subchannel_pool", 1)]  # a separate transport
         with grpc.insecure_channel(f"localhost:{connection.port}", options=alone) as channel:
             call = channel.unary_unary("/communicator_objects.UnityToExternalProto/Exchange").future(b"message")
             assert connection.receive(5) == b"message"
@@ -196,7 +196,7 @@ def test_a_player_may_reconnect_after_a_long_silence(
             assert call.result(5) == b"reply"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which process connects")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which process connects")
 def test_a_process_that_does_not_belong_to_the_player_is_rejected_without_effect() -> None:
     connection = PlayerConnection()
     # the player is the child of a launcher that keeps running
@@ -206,9 +206,9 @@ def test_a_process_that_does_not_belong_to_the_player_is_rejected_without_effect
         connection.listen(partial(Peer.belongs_to, player=player.pid))
         foreign = grpc.insecure_channel(f"localhost:{connection.port}")
         for _ in range(3):
-            with pytest.raises(grpc.RpcError) as refusal:
+            with pytest.raises(grpc.RpcError) as raised:
                 foreign.unary_unary("/communicator_objects.UnityToExternalProto/Exchange")(b"me", timeout=20)
-            assert refusal.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED
         assert b"Faulty" in connection.receive(20)
         connection.send(UnityMessage().SerializeToString())
         assert connection.receive(20)
@@ -219,7 +219,7 @@ def test_a_process_that_does_not_belong_to_the_player_is_rejected_without_effect
         connection.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which process connects")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which process connects")
 def test_a_timeout_reports_a_process_that_was_rejected() -> None:
     connection = PlayerConnection()
     connection.listen(partial(Peer.belongs_to, player=1 << 30))

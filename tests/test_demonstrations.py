@@ -1,4 +1,4 @@
-"""Demonstrations: Unity's own files, ours there and back, Unity's loader as the judge of both, and broken files."""
+"""Demonstrations: Unity's files, a round trip of ours, Unity's loader as the reference for both, and broken files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ REFERENCE = [
 
 
 def sensor(*shape: int, name: str = "") -> ObservationSpec:
-    """A sensor with the dimension properties that Unity gives to its rank."""
+    """Return a sensor with the dimension properties that Unity gives to its rank."""
     plane = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE
     properties = {
         1: (DimensionProperty.NONE,),
@@ -82,7 +82,7 @@ SPECS = {
 def records(
     spec: BehaviorSpec, visual_dtype: str = "uint8", lengths: tuple[int, ...] = (4, 1, 6)
 ) -> list[dict[str, Any]]:
-    """Arguments of `DemonstrationWriter.add`: episodes of so many actions, alternately terminated and truncated."""
+    """Return arguments of `DemonstrationWriter.add` for episodes, alternately terminated and truncated."""
     rng = np.random.default_rng(len(spec.observation_specs))
     output = []
     for episode, length in enumerate(lengths):
@@ -115,7 +115,7 @@ def write(path: Path, spec: BehaviorSpec, added: list[dict[str, Any]], visual_dt
 
 
 def assert_holds(demonstration: Demonstration, added: list[dict[str, Any]]) -> None:
-    """The transitions are those of the added records, and no others."""
+    """Check that the transitions are exactly those of the added records."""
     starts = [i for i, one in enumerate(added[:-1]) if one["action"] is not None]
     assert len(demonstration) == len(starts)
     for sensor_index, (column, following) in enumerate(
@@ -193,7 +193,7 @@ def test_episodes_of_an_old_package_start_in_the_records_that_are_done(name: str
 
 
 def _old_demonstration(path: Path, starts: Sequence[int], length: int) -> Path:
-    """Walks along a line, as the first packages wrote them: the record that is done shows the next start."""
+    """Return walks along a line as the first packages wrote them: the record that is done shows the next start."""
     spec = BehaviorSpec([ObservationSpec((20,), (), ObservationType.DEFAULT, "")], ActionSpec(0, (3,)))
     with DemonstrationWriter(path, "Line", spec) as writer:
         places = [place for start in starts for place in range(start, start + length)] + [starts[-1]]
@@ -232,7 +232,7 @@ def test_images_are_bytes_or_floats_with_channels_first() -> None:
     assert images.dtype == np.uint8
     assert floats.dtype == np.float32
     np.testing.assert_allclose(floats * 255, images, atol=1e-4)
-    assert len(np.unique(images[0].reshape(3, -1), axis=1).T) < 200  # few colors: an H×W×C mix-up would make many
+    assert len(np.unique(images[0].reshape(3, -1), axis=1).T) < 200  # few colors: swapped axes would give many
 
 
 @pytest.mark.parametrize("visual_dtype", ["uint8", "float32"])
@@ -270,7 +270,7 @@ def test_a_folder_is_one_demonstration_without_transitions_between_its_files(tmp
     spec = SPECS["3 channels"]
     added = records(spec, lengths=(2, 3))
     write(tmp_path / "b.demo", spec, added[3:])
-    write(tmp_path / "a.demo", spec, added[:2])  # stops in mid-episode
+    write(tmp_path / "a.demo", spec, added[:2])  # ends in mid-episode
     (tmp_path / "notes.txt").write_text("not a demonstration")
     demonstration = load(tmp_path)
     assert [header.path.name for header in demonstration.headers] == ["a.demo", "b.demo"]
@@ -333,7 +333,7 @@ def test_an_old_demonstration_fits_the_behavior_of_a_newer_package() -> None:
 
 
 def test_uncompressed_images_of_unitys_packages_are_channels_last(tmp_path: Path) -> None:
-    """A file of Unity's declares C×H×W; without our mark, ours is read as if it were such a file."""
+    """Unity's files declare C×H×W; without our marker, our file is read like them."""
     spec = BehaviorSpec([sensor(3, 6, 7)], ActionSpec(1, ()))
     added = records(spec, "float32")
     data = write(tmp_path / "ours.demo", spec, added, "float32").read_bytes()
@@ -344,7 +344,7 @@ def test_uncompressed_images_of_unitys_packages_are_channels_last(tmp_path: Path
     np.testing.assert_array_equal(load(unitys, "float32", uncompressed_layout="CHW").observations[0][0], declared)
 
 
-# Where the action stands that was taken on a record's observation
+# Which record contains the action for an observation
 
 
 def test_an_action_is_taken_from_the_record_where_the_program_that_wrote_the_file_put_it(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ Assertion = Callable[[Path, bool], None]
 
 @pytest.fixture(scope="module")
 def assert_unity_reads_the_same(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Assertion]:
-    """Unity's columns hold every record but the last; ours are those that are not done."""
+    """Unity's arrays contain every record except the last; ours contain those that are not done."""
     output = tmp_path_factory.mktemp("unity") / "unity.npz"
     command = [os.environ["UNITY_GYM_PEER_PYTHON"], "-c", READ_AS_UNITY_DOES]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as unitys_loader:
@@ -476,11 +476,11 @@ def test_unitys_loader_reads_our_files(
     assert_unity_reads_the_same(path, True)
 
 
-# Demonstration an environment
+# Recording of an environment
 
 
 def count_up(observation: Array) -> int:
-    """Basic's best policy: always right."""
+    """Basic's optimal policy: always right."""
     assert observation.shape == (20,)
     return 2
 
@@ -502,7 +502,7 @@ def test_a_policy_is_recorded_for_whole_episodes(tmp_path: Path) -> None:
 
 
 class Recurrent:
-    """What SB3's recurrent and masked policies ask for."""
+    """A policy with the interface of SB3's recurrent and masked policies."""
 
     def predict(
         self, observation: Array, state: Any = None, episode_start: Any = None, deterministic: bool = False
@@ -568,7 +568,7 @@ def test_only_environments_that_can_be_recorded_are_wrapped(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-# The writer refuses
+# Errors of the writer
 
 
 def test_a_path_that_would_be_lost_or_overwritten_raises(tmp_path: Path) -> None:
@@ -682,7 +682,7 @@ def _with_header(data: bytes, **fields: Any) -> bytes:
 
 
 def _without_mark(data: bytes) -> bytes:
-    """The file as if another program had written it."""
+    """Rewrite the file as if another program had written it."""
     end = 34 + data[33]
     parameters = BrainParameters.FromString(data[34:end])
     parameters.ClearField("recorder")

@@ -1,4 +1,4 @@
-"""Who may import whom."""
+"""Which packages may import which."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sources(package: str) -> list[Path]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The full names of the modules, or of what is in them, that a file imports anywhere."""
+    """Return the full names of all modules and members that a file imports."""
     parents = path.relative_to(ROOT).parts[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""`UnityEnvironment`: what a script sees, what the player gets, and how each failure ends."""
+"""`UnityEnvironment`: results for a script, messages to the player, and failures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def faulty_env(folder: Path, fault: str = "none", **options: Any) -> UnityEnviro
 
 
 def assert_closed(env: UnityEnvironment, why: str) -> None:
-    """Every call says that the environment is closed, and why; closing it again is no error."""
+    """Check that every call reports the closed environment and the cause, and that close() can be repeated."""
     for call in (env.reset, env.step, lambda: env.get_steps(BEHAVIOR)):
         with pytest.raises(NotReadyError, match=rf"(?s)is closed \(.*{why}.*make a new one"):
             call()
@@ -92,7 +92,7 @@ def test_a_failed_launch_reports_the_cause(
 )
 def test_reset_raises_for_a_scene_without_agents(tmp_path: Path, fault: str, message: str) -> None:
     with faulty_env(tmp_path, fault) as env:
-        env._timeout = 1  # only now: the launch may take its time
+        env._timeout = 1  # only now: the launch may take longer
         with pytest.raises(PlayerTimeoutError, match="(?s)" + message) as raised:
             env.reset()
         assert fault + ".sh" in str(raised.value)
@@ -276,14 +276,14 @@ def test_discrete_actions_outside_their_branch_raise(action: int) -> None:
         ActionSpec(0, (3,)).validate(ActionTuple(discrete=np.array([[0], [action]])), 2, "Ball")
 
 
-# --- A player that the test plays itself ------------------------------------------------------------------------------
+# --- A player inside the test -----------------------------------------------------------------------------------------
 
 
 class Scene:
-    """Two behaviors: in "Mine" agents 3, 5 and 4 decide, in "Theirs", which comes with step 2, agent 9.
+    """Two behaviors: agents 3, 5 and 4 of "First" request decisions, and agent 9 of "Second", which appears in step 2.
 
-    In step 1 agent 5 ends, and in step 3 nobody decides. An observation is the number of the step, counted over resets,
-    and the agent's id.
+    In step 1 agent 5 ends, and in step 3 no agent requests a decision. An observation is the step number over
+    all resets and the agent's id.
     """
 
     def __init__(self) -> None:
@@ -377,7 +377,7 @@ def test_a_behavior_that_appears_later_is_available_from_then_on(editor: Editor)
         env.step()
         assert list(env.get_steps(FIRST)[0]) == [3, 5, 4]
     editor.join()
-    assert not editor.received[5].unity_input.rl_input.agent_actions, "nobody waited for an action"
+    assert not editor.received[5].unity_input.rl_input.agent_actions, "no agent requested a decision"
 
 
 def test_agents_without_an_action_take_the_zero_action(editor: Editor) -> None:
@@ -495,7 +495,7 @@ def test_images_have_the_requested_dtype_and_layout() -> None:
 
 @pytest.fixture
 def _ctrl_c_interrupts() -> Iterator[None]:
-    """Also where the tests run in the background, whose processes are deaf to Ctrl-C."""
+    """Deliver Ctrl-C also where the tests run in the background, whose processes ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -535,7 +535,7 @@ def test_after_ctrl_c_in_a_step_reset_launches_the_environment_again() -> None:
 
 @POSIX
 @pytest.mark.parametrize("fault", ["none", "hang-in-step"], ids=["while it waits", "while it is waited for"])
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which process connects")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which process connects")
 def test_an_editor_that_is_killed_is_noticed_at_once(tmp_path: Path, fault: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -724,7 +724,7 @@ def test_an_editor_cannot_be_given_a_new_seed(editor: Editor) -> None:
 
 
 class SlowPlayer:
-    """Stands in for a `PlayerConnection` and the clock: each answer takes some seconds of a clock that does not wait.
+    """A replacement of `PlayerConnection` and the clock: each answer takes simulated seconds.
 
     :param delays: Seconds until each answer of the player to a command.
     """

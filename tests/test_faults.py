@@ -1,6 +1,6 @@
-"""The fault table: what each kind of environment says of each fault of a player, how soon, and what it leaves behind.
+"""The fault table: the error of each type of environment for each fault of a player, its delay and leftovers.
 
-All of it by hand, as a Markdown table:
+To print the whole table as Markdown:
 
     python tests/test_faults.py [--fault NAME ...] [--environment NAME ...] [--timeout 8]
 """
@@ -30,13 +30,13 @@ import pytest
 from stand_ins import faulty_player
 from unity_gym.errors import PlayerError, PlayerTimeoutError, ProtocolError, UnityGymError
 
-SLACK = 3.0  # seconds that an error may come after the fault, or after the time-out
-LAUNCH = 6.0  # seconds that the launch of a player may take, which is part of `make`, where it was good
+SLACK = 3.0  # allowed seconds between a fault or timeout and its error
+LAUNCH = 6.0  # allowed seconds for a successful launch, which is part of `make`
 
 
 @dataclass
 class Environment:
-    """One kind of environment: what its step returns is of no interest here."""
+    """One type of environment; the results of its steps are not used."""
 
     env: Any
     reset: Callable[[], Any]
@@ -130,12 +130,12 @@ def no_program(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong and what is said of it.
+    """A fault and its expected error.
 
-    :param error: The exception's type.
-    :param message: Regular expression of what its message says.
-    :param waits: Whether the error comes with the time-out, and not before.
-    :param file: Makes the player; by default `faulty_player` with this fault.
+    :param error: Type of the exception.
+    :param message: Regular expression of its message.
+    :param waits: Whether the error is raised at the timeout, and not before.
+    :param file: Function that creates the player; by default `faulty_player` with this fault.
     """
 
     error: type[UnityGymError]
@@ -192,8 +192,8 @@ FAULTS = {
     "broken-side-channel": Fault(ProtocolError, "StatsSideChannel|ends? too early|announces 100 bytes"),
     "broken-statistic": Fault(ProtocolError, "unknown aggregation 99"),
 }
-ENDLESS_AT_LOW_LEVEL = {"vanish", "end-for-ever"}  # there, a step is one exchange, and each has its answer
-UNREAD_AT_LOW_LEVEL = {"broken-statistic"}  # there, a channel that nobody registered is skipped with a warning
+ENDLESS_AT_LOW_LEVEL = {"vanish", "end-for-ever"}  # there, a step is one message exchange, and each has its answer
+UNREAD_AT_LOW_LEVEL = {"broken-statistic"}  # there, an unregistered channel is skipped with a warning
 QUICK = {
     *((fault, "low-level") for fault in FAULTS if not FAULTS[fault].waits),
     *((fault, environment) for fault in ("die-in-step", "huge-reward") for environment in ENVIRONMENTS),
@@ -223,7 +223,7 @@ class Row:
 
 
 def observe(fault: str, environment: str, folder: Path, timeout: float) -> Row:
-    """Let an environment meet a fault."""
+    """Run an environment with a fault, and return the observed row."""
     case = FAULTS[fault]
     is_player_fault = fault in faulty_player.FAULTS
     make_file = case.file or (lambda folder: faulty_player.launcher(folder, fault if is_player_fault else "none"))
@@ -248,7 +248,7 @@ def observe(fault: str, environment: str, folder: Path, timeout: float) -> Row:
         if made is not None:
             made.env.close()
         assert error is not None, f"{fault}: {environment} noticed nothing"
-    error.__traceback__ = error.__context__ = None  # they hold the environment
+    error.__traceback__ = error.__context__ = None  # they reference the environment
     del made
     deadline = time.monotonic() + 5
     while (left := [found for found in left_behind(folder) if found not in before]) and time.monotonic() < deadline:
@@ -266,7 +266,7 @@ def strike(number: int) -> None:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Name the processes, listening ports, threads and temporary logs that are there."""
+    """Return the existing processes, listening ports, threads and temporary logs."""
     me = psutil.Process()
     processes = [f"process {process.pid}" for process in me.children(recursive=True)]
     processes += [
@@ -280,7 +280,7 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def check(row: Row, timeout: float) -> None:
-    """Check a row against what is said about its fault."""
+    """Check a row against the expected error of its fault."""
     case = FAULTS[row.fault]
     assert isinstance(row.error, case.error)
     assert re.search(f"(?s){case.message}", str(row.error)), str(row.error)

@@ -1,4 +1,4 @@
-"""The code of the guides runs as it stands there."""
+"""The code of the guides runs unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PEER = os.environ.get("UNITY_GYM_PEER_PYTHON", "")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the files of the guide to scenes."""
+    """Return a folder with the files of the guide to scenes."""
     text = (GUIDES / "own-scene.md").read_text()
     files = dict(re.findall(r'^```\w+ title="(.+?)"\n(.*?)^```$', text, re.DOTALL | re.MULTILINE))
     assert files.keys() == {"reach.py", "use.py", "train.py", "reach.yaml"}
@@ -60,7 +60,7 @@ def test_unitys_own_trainer_trains_the_custom_scene(folder: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    build = folder / "reach.x86_64"  # what mlagents-learn takes for a build
+    build = folder / "reach.x86_64"  # a file that mlagents-learn accepts as a build
     build.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m unity_gym.scenes reach:Reach "$@"\n')
     build.chmod(0o755)
     learn = str(Path(PEER).with_name("mlagents-learn"))

@@ -1,6 +1,6 @@
-"""Ctrl-C at any moment of a step or a reset: the environment goes on, or says that it needs reset(), which then works.
+"""Ctrl-C at any moment of a step or reset: the environment continues, or raises that it needs reset(), which works.
 
-By hand, with interrupts at random moments in all kinds of environments:
+To run it with interrupts at random moments in all types of environments:
 
     python tests/test_interrupts.py [--count 500] [--seed 0]
 """
@@ -35,7 +35,7 @@ IN_TIME = 5.0  # seconds that a step or reset may take after an interrupt
 
 
 class LowLevel:
-    """`UnityEnvironment`. `step` and `reset` return how many steps the player says it has made since its last reset."""
+    """`UnityEnvironment`. `step` and `reset` return the number of the player's steps since its last reset."""
 
     def __init__(self, folder: Path) -> None:
         self.env = UnityEnvironment(launcher(folder), timeout_wait=20)
@@ -195,21 +195,21 @@ def is_interrupted(call: Callable[[], float], interruption: Any) -> bool:
 
 
 def recover(env: LowLevel) -> str:
-    """Go on after an interrupt, with a reset if that is asked for; return what was done."""
-    started, refusal = time.monotonic(), ""
+    """Continue after an interrupt, with a reset if the error requires it; return which of the two."""
+    started, message = time.monotonic(), ""
     try:
         now = env.step()
     except NotReadyError as error:
-        refusal = str(error)
-    if refusal:
-        assert "reset()" in refusal
-        assert time.monotonic() - started < 1, "it says so at once"
+        message = str(error)
+    if message:
+        assert "reset()" in message
+        assert time.monotonic() - started < 1, "the error is raised at once"
         assert env.reset() == 0
         now = env.step()
         assert now == 1
     assert env.step() == now + 1
     assert time.monotonic() - started < IN_TIME
-    return "was reset" if refusal else "went on"
+    return "was reset" if message else "continued"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is a shell script")
@@ -235,7 +235,7 @@ def test_interrupts_at_random_moments_leave_an_environment_that_works(tmp_path: 
 
 
 def interrupt_at_random(kind: type[LowLevel], folder: Path, count: int, seed: int) -> collections.Counter[str]:
-    """Interrupt steps and resets this often; return how often what was done."""
+    """Interrupt steps and resets `count` times; return how often each continuation was needed."""
     rng = np.random.default_rng(seed)
     env = kind(folder)
     env.reset()

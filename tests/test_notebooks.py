@@ -29,7 +29,7 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_stored_with_plots_and_short_text(path: Path) -> None:
-    """As scripts/notebooks.py leaves it: run from top to bottom, without progress bars, warnings and errors."""
+    """Check the output of scripts/notebooks.py: run from top to bottom, without progress bars, warnings and errors."""
     cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
     outputs = [output for cell in cells for output in cell.outputs]

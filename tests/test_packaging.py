@@ -1,4 +1,4 @@
-"""What the wheel holds, and what differs between operating systems."""
+"""The content of the wheel, and differences between operating systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launching, watching and ending player processes; each test sees that it leaves no process."""
+"""Launching, monitoring and ending player processes; each test checks that no process remains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def connection() -> Iterator[PlayerConnection]:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], str]:
-    """The path of a player that is these lines of shell."""
+    """Return a function that writes a player as a shell script."""
 
     def write(text: str) -> str:
         path = tmp_path / "player.sh"
@@ -57,7 +57,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process ends within 10 s. An orphan may stay a zombie where nobody reaps it."""
+    """Return whether a process ends within 10 s. An orphan may stay a zombie if no process reaps it."""
     for _ in range(100):
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
@@ -68,7 +68,7 @@ def has_ended(pid: int) -> bool:
     return False
 
 
-# What it executes.
+# Executable files
 
 
 def test_a_player_gets_its_arguments(script: Callable[[str], str], tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_unwritable_log_folder_raises(script: Callable[[str], str], tmp_path:
         Player(script("sleep 60"), 5005, log_folder=tmp_path / "file")
 
 
-# Its log.
+# Log files
 
 
 def test_the_log_contains_the_output_of_the_player_from_all_streams(
@@ -159,7 +159,7 @@ def test_a_log_without_a_folder_is_removed_on_close(script: Callable[[str], str]
     assert player.log_tail() == "hello"
 
 
-# Players that go wrong.
+# Failing players
 
 
 def test_a_player_that_exits_at_startup_is_reported_with_exit_code_and_log(
@@ -218,7 +218,7 @@ def test_a_web_proxy_is_not_used(connection: PlayerConnection, tmp_path: Path, m
     player.close(grace=0)
 
 
-# Its end.
+# Ending players
 
 
 def test_close_kills_a_player_that_ignores_signals_and_its_child_processes(
@@ -267,7 +267,7 @@ print(player.pid, flush=True)
 
 @pytest.fixture
 def user_script(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], int]]]:
-    """Starts, as a terminal would, a script that holds a player; returns its process and the player's process id."""
+    """Return a function that starts a script with a player as a terminal would: its process and the player's id."""
     processes = []
 
     def start(text: str) -> tuple[subprocess.Popen[str], int]:
@@ -320,7 +320,7 @@ def test_the_player_of_a_killed_script_ends(
 def test_a_script_that_is_killed_during_a_launch_leaves_neither_player_nor_log(
     script: Callable[[str], str], tmp_path: Path, delay: float
 ) -> None:
-    marker = str(uuid.uuid4().int % 10**8 + 10**6)  # seconds to sleep, by which the player is found
+    marker = str(uuid.uuid4().int % 10**8 + 10**6)  # seconds of sleep, which identify the player's process
     build = script(f"exec sleep {marker}")
     text = f"from unity_gym.player import Player; print(flush=True); player = Player({build!r}, 5005); input()"
     process = subprocess.Popen(

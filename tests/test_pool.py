@@ -1,4 +1,4 @@
-"""What players are launched with, and what a pool gathers of them."""
+"""Launch options of players, and results that a pool collects."""
 
 import os
 import re
@@ -119,7 +119,7 @@ def test_reset_waits_for_a_behavior_that_appears_late(tmp_path: Path) -> None:
         unity_gym.parallel_env(behavior="Never", **options)
 
 
-# --- Stepping each player on its own ----------------------------------------------------------------------------------
+# --- Stepping players independently -----------------------------------------------------------------------------------
 
 BEHAVIOR = faulty_player.BEHAVIOR
 
@@ -137,7 +137,7 @@ def actions(pool: PlayerPool) -> dict[str, ActionTuple]:
 
 
 def ticks(pool: PlayerPool) -> list[float]:
-    """How many steps each player has made, as its agent sees it."""
+    """Return the number of steps of each player, from its observation."""
     table = pool.tables[BEHAVIOR]
     return [float(table.observations[0][table.player == worker][0, 0]) for worker in range(len(pool.players))]
 

@@ -1,4 +1,4 @@
-"""The reference in docs/ is in step with the code."""
+"""The reference in docs/ agrees with the code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def documented() -> dict[str, set[str]]:
-    """Keys of `info` by environment, from the table of the page."""
+    """Return the keys of `info` by environment, from the table of the page."""
     text = (ROOT / "docs" / "reference" / "info.md").read_text()
     head, _, *rows = [line.strip("| ").split("|") for line in text.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in row] for row in rows]

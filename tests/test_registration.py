@@ -1,4 +1,4 @@
-"""The ids stand for what the embedded player offers."""
+"""The registered ids are the scenes of the embedded player."""
 
 import gymnasium as gym
 

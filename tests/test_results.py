@@ -1,4 +1,4 @@
-"""The benchmark that trains the shipped configurations: its lines, its table, and which runs it still has to make."""
+"""The benchmark that trains the shipped configurations: its lines, its table, and the missing runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each side channel's bytes, and the frames around them."""
+"""The bytes of each side channel, and their frames."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RAW = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 def sent_by(channels: SideChannels) -> bytes:
-    """What goes out with a command."""
+    """Return the messages that are sent with a command."""
     sent = channels.collect()
     assert channels.collect() == sent, "it stays queued until the command is sent"
     channels.clear_collected()
@@ -55,7 +55,7 @@ def numbers(kinds: str, *values: float) -> bytes:
 
 
 class Chat(SideChannel):
-    """A user's own channel: every kind of value in one message, and a greeting for a fresh player."""
+    """A custom channel: every type of value in one message, and a greeting for a new player."""
 
     def __init__(self) -> None:
         super().__init__(RAW)

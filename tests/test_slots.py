@@ -1,4 +1,4 @@
-"""The agent table: scenes that matter one by one, and random ones against a slow model of one agent at a time."""
+"""The agent table: important cases, and random messages against a slow reference of one agent at a time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def columns(entries: Sequence[Entry]) -> dict[str, Any]:
 def update_table(
     table: AgentTable, deciding: Sequence[Entry] = (), ended: Sequence[Entry] = (), player: int = 0
 ) -> list[int]:
-    """One exchange; the rows of those that decided."""
+    """Update the table with one message; return the rows of the requesting agents."""
     masks = np.array([entry.forbidden for entry in deciding], bool).reshape(-1, 3)
     decisions = DecisionSteps(**columns(deciding), action_mask=[masks[:, :2], masks[:, 2:]])
     terminals = TerminalSteps(**columns(ended), interrupted=np.array([entry.interrupted for entry in ended], bool))
@@ -62,7 +62,7 @@ def update_table(
 
 
 def new_table(*ids: int, group: int = 0) -> AgentTable:
-    """A table whose agents have these ids and had their first decision in an earlier step."""
+    """Return a table whose agents have these ids and had their first decision in an earlier step."""
     table = AgentTable(SPEC, "uint8")
     update_table(table, [Entry(number, seen=number, group=group) for number in ids])
     table.start_step()
@@ -184,7 +184,7 @@ def test_the_end_of_an_agent_that_never_requested_a_decision_is_ignored() -> Non
     assert not table.terminated.any()
     update_table(table, ended=[Entry(1, reward=1.0)])
     table.start_step()
-    update_table(table, ended=[Entry(1, reward=7.0)])  # it ends again without a decision in between
+    update_table(table, ended=[Entry(1, reward=7.0)])  # a second end without a decision in between
     assert not table.terminated.any()
     assert table.reward.tolist() == [0.0]
 
@@ -242,7 +242,7 @@ def test_a_new_id_takes_no_row_of_another_group_with_active_agents() -> None:
     update_table(table, [Entry(1, group=1), Entry(2, group=1), Entry(3, group=2)])
     update_table(table, ended=[Entry(1, group=1), Entry(3, group=2)])
     assert update_table(table, [Entry(4, group=2)]) == [2]
-    assert update_table(table, [Entry(5, group=2)]) == [3], "row 0 is of group 1, in which agent 2 lives"
+    assert update_table(table, [Entry(5, group=2)]) == [3], "row 0 is of group 1, in which agent 2 is active"
     assert update_table(table, [Entry(6, group=1)]) == [0]
     assert table.group_id.tolist() == [1, 1, 2, 2]
 
@@ -328,8 +328,8 @@ def test_reserved_rows_wait_for_agents_of_any_group_and_player() -> None:
     assert update_table(table, [Entry(1, group=1), Entry(2, group=1)], player=0) == [0, 1]
     assert update_table(table, [Entry(1)], player=1) == [2]
     update_table(table, ended=[Entry(1, group=1)], player=0)
-    assert update_table(table, [Entry(2)], player=1) == [0], "in a fixed table a row is kept for no group and no player"
-    assert update_table(table, [Entry(3)], player=1) == [3], "four agents live at once"
+    assert update_table(table, [Entry(2)], player=1) == [0], "in a fixed table no row is reserved for a group or player"
+    assert update_table(table, [Entry(3)], player=1) == [3], "four agents are active at once"
 
 
 def test_after_a_restart_agents_get_rows_as_in_a_new_table() -> None:
@@ -379,7 +379,7 @@ def assert_equal(table: AgentTable, model: Model) -> None:
 
 @st.composite
 def exchanges(draw: st.DrawFn) -> tuple[int, list[Entry], list[Entry]]:
-    """One exchange: a player, and its agents that decide and that ended; an agent may do both, or come from nowhere."""
+    """Generate a message: a player, its requesting and its ended agents; an agent may be in both, or new."""
 
     def entries() -> list[Entry]:
         agents = draw(st.lists(st.integers(0, 7), unique=True, max_size=5))
@@ -387,7 +387,7 @@ def exchanges(draw: st.DrawFn) -> tuple[int, list[Entry], list[Entry]]:
             Entry(
                 agent * 300_000_007 % 2**31,
                 draw(st.integers(0, 255)),
-                draw(st.integers(-4, 4)),  # whole numbers: sums do not depend on their order
+                draw(st.integers(-4, 4)),  # whole numbers: sums do not depend on the order
                 draw(st.integers(-4, 4)),
                 group=agent % 3,
                 interrupted=draw(st.booleans()),

@@ -1,4 +1,4 @@
-"""Specifications → spaces, columns → observations, Gymnasium actions → action columns."""
+"""Conversions: specifications to spaces, agent arrays to observations, Gymnasium actions to action arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stress scene does what the wrappers are tested with, and the same for the same seed."""
+"""The stress scene covers all events that wrappers are tested with, and is reproducible by seed."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -19,7 +19,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> SceneLog:
 
 
 def played(folder: Path) -> SceneLog:
-    """The log of two halves with a reset between them."""
+    """Return the log of two halves with a reset between them."""
     with UnityEnvironment(stress_player.launcher(folder), seed=1, log_folder=folder) as env:
         for _ in range(2):
             env.reset()

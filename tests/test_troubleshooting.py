@@ -35,6 +35,6 @@ def test_every_documented_message_occurs_in_the_code() -> None:
     assert len(messages) >= 30
     found = "\n".join({text for text in strings() if len(text) > 10})
     for message in messages:
-        # a value may stand anywhere in place of "..."; a word of the page may be one that the code inserts
+        # "..." stands for any value; a word of the page may be one that the code inserts
         parts = [re.escape(part.strip()) for part in message.split("...") if part.strip()]
         assert re.search(r"[^\n]*".join(parts), found.replace("\0\n", "\0")), message

@@ -1,7 +1,7 @@
-"""Every wrapper tells of each agent what the scene's own log says, and every action arrives where it belongs.
+"""Every wrapper returns the data of the scene's own log, and every action reaches its agent.
 
-The stress scene does at random all that agents can do. `wrapper_contract` works out of its log what a wrapper has to
-show; each test says what the wrapper leaves out by design. All of them leave out the reward on an episode's first
+In the stress scene agents do everything at random. `wrapper_contract` derives the expected results of a wrapper from
+its log; each test documents what the wrapper omits by design. All of them omit the reward on an episode's first
 entry, and episodes that end before their first decision.
 """
 
@@ -30,7 +30,7 @@ few_scenes = settings(
     max_examples=3, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )  # no shrinking: a seed that fails is as simple as any other
 STEPS = 40
-RESETS = 0.04  # the share of steps before which a wrapper is reset in mid-episode
+RESETS = 0.04  # fraction of steps before which a wrapper is reset in mid-episode
 
 SOLO, RUNNER, MEMBER, LATE = "Solo?team=0", "Runner?team=0", "Member?team=0", "Late?team=1"
 
@@ -40,7 +40,7 @@ Make: TypeAlias = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
-    """Makes an environment over players of the stress scene; it is closed with the module."""
+    """Return a function that creates an environment of the stress scene, closed after the module."""
     made = []
 
     def make(environment: Make, n_instances: int = 1, **options: Any) -> tuple[Any, list[SceneLog]]:
@@ -55,7 +55,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
         env.close()
 
 
-# One player, exchange by exchange.
+# One player, step by step
 
 
 @pytest.fixture(scope="module", params=["uint8", "float32"])
@@ -70,7 +70,7 @@ def player(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 @few_scenes
 @given(seed=SEEDS)
 def test_the_agent_table_is_filled_at_each_player_step(player: tuple[UnityEnvironment, SceneLog], seed: int) -> None:
-    """Nothing is left out."""
+    """Nothing is omitted."""
     env, log = player
     rng = np.random.default_rng(seed)
     env.reset(seed)
@@ -108,7 +108,7 @@ def test_the_agent_table_is_filled_at_each_player_step(player: tuple[UnityEnviro
 
 
 def check_steps(steps: Any, records: list[dict[str, Any]], sensors: Sensors) -> None:
-    """DecisionSteps or TerminalSteps, against what the log has of these agents."""
+    """Compare DecisionSteps or TerminalSteps with the log of these agents."""
     assert steps.agent_id.tolist() == [record["agent"] for record in records]
     assert steps.group_id.tolist() == [record["group"] for record in records]
     assert steps.reward.tolist() == [record["reward"] for record in records]
@@ -123,7 +123,7 @@ def check_steps(steps: Any, records: list[dict[str, Any]], sensors: Sensors) -> 
             assert forbidden == (record["mask"] or [False] * len(forbidden))
 
 
-# One agent.
+# One agent
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def solo(play: Make) -> Game:
 @few_scenes
 @given(seed=SEEDS)
 def test_a_single_agent_environment_returns_from_decision_to_decision(solo: Game, seed: int) -> None:
-    """After an end, `reset` waits for the next first decision; what is decided or ends meanwhile is left out."""
+    """After an episode end, `reset` waits for the next first decision; events until then are omitted."""
     env, logs = solo
     rng = np.random.default_rng(seed)
     env.action_space.seed(seed)
@@ -162,11 +162,11 @@ def test_a_single_agent_environment_returns_from_decision_to_decision(solo: Game
             check(observation, info, row.seen)
 
 
-# A row for each agent.
+# A row per agent
 
 
 def shown(row: Row, sensors: Sensors) -> Any:
-    """What a vector environment shows in a row."""
+    """The expected results of a vector environment for a row."""
     return row.seen or blank(sensors)
 
 
@@ -196,8 +196,8 @@ def vec_env(play: Make, request: pytest.FixtureRequest) -> Game:
 @few_scenes
 @given(seed=SEEDS)
 def test_sb3s_vec_env_reports_every_row(vec_env: Game, seed: int) -> None:
-    """A row that is asked sooner than others repeats its action and sums its rewards. After its end it repeats it too,
-    and what that leads to in the rest of the step is left out."""
+    """A row with an earlier request than others repeats its action and sums its rewards. After its end it repeats it
+    too, and the results in the rest of the step are omitted."""
     env, logs = vec_env
     rng = np.random.default_rng(seed)
     env.action_space.seed(seed)
@@ -268,7 +268,7 @@ def envs(play: Make, request: pytest.FixtureRequest) -> tuple[Any, list[SceneLog
 
 
 class ExpectedRows:
-    """What a vector environment returns of the rows of one player, by the contract's table.
+    """The expected results of a vector environment for the rows of one player, from the contract's table.
 
     `seen`, `rewards`, `group_rewards`, `ends` (rows) and `requests` (bool per row).
     """
@@ -285,7 +285,7 @@ class ExpectedRows:
         self._return(set(), {})
 
     def _return(self, record: set[int], first: Mapping[int, Any]) -> None:
-        """Return the table as it is, except for the outcomes of rows that are not `told`, with these observations."""
+        """Return the results with these observations, and without the outcomes of unreported rows."""
         sensors = self._contract.sensors
         ended = {index for index in record if has_ended(self.rows[index])}
         self.seen = [
@@ -311,7 +311,7 @@ class ExpectedRows:
         record = everyone if self._same_step else everyone - self.ends
         started = {index for index in everyone - record if self.rows[index].requests_decision}
         if started and not any(self.rows[index].requests_decision for index in record):
-            self._contract.nothing_more_was_exchanged()  # the player is held
+            self._contract.nothing_more_was_exchanged()  # the player waits
             self._return(record, {})
             return
         first = {index: self.rows[index].seen for index in started}
@@ -344,7 +344,7 @@ class ExpectedRows:
 @few_scenes
 @given(seed=SEEDS)
 def test_gymnasiums_vector_env_reports_every_row(envs: tuple[Any, list[SceneLog], str, str], seed: int) -> None:
-    """As SB3's. With NEXT_STEP, the step after a row's end is no step for the row: it returns the first observation,
+    """As for SB3. With NEXT_STEP, the step after a row's end is no step of the row: it returns the first observation,
     and rewards of it count for the next one."""
     env, logs, behavior, wait_for = envs
     rng = np.random.default_rng(seed)
@@ -389,13 +389,13 @@ def test_gymnasiums_vector_env_reports_every_row(envs: tuple[Any, list[SceneLog]
             check()
 
 
-# A game of all agents.
+# An episode of all agents
 
 
-class Cast:
-    """Who is in a PettingZoo game and what is told of them, by the contract's tables.
+class EpisodeAgents:
+    """The agents of a PettingZoo episode and their expected results, from the contract's tables.
 
-    An agent whose episode ended leaves the game until the next; one that comes takes part, unless its slot has left.
+    An agent whose episode ended is omitted until the next reset; a new one takes part, unless its row has left.
     """
 
     def __init__(self, contract: Contract, env: Any) -> None:
@@ -403,7 +403,7 @@ class Cast:
         self.start()
 
     def _rows(self) -> list[tuple[str, str, int, Row]]:
-        """Agent, behavior, row's number and row, in the order of the contract's tables."""
+        """Yield agent, behavior, row index and row, in the order of the contract's tables."""
         return [
             (self._name(behavior, index), behavior, index, row)
             for behavior, table in self._contract.tables.items()
@@ -419,14 +419,14 @@ class Cast:
         self._behaviors = {agent: behavior for agent, behavior, _, _ in self._rows()}
         self.playing = {agent for agent, _, _, row in self._rows() if row.requests_decision}
         self._left: set[str] = set()
-        self._told = {agent: (row, False) for agent, _, _, row in self._rows() if row.requests_decision}
+        self._reported = {agent: (row, False) for agent, _, _, row in self._rows() if row.requests_decision}
 
     @property
-    def record(self) -> set[str]:
-        return set(self._told)
+    def reported(self) -> set[str]:
+        return set(self._reported)
 
     def step(self, actions: Mapping[str, Any]) -> None:
-        """The environment has made a step with these actions."""
+        """Record a step of the environment with these actions."""
         chosen: dict[str, dict[int, Any]] = defaultdict(dict)
         for agent, behavior, index, _ in self._rows():
             if agent in actions:
@@ -434,20 +434,20 @@ class Cast:
         running = {agent for agent, _, _, row in self._rows() if row.alive}
         self._advance(chosen)
         self._behaviors = {agent: behavior for agent, behavior, _, _ in self._rows()}
-        self._told = {
+        self._reported = {
             agent: (row, agent in self.playing and has_ended(row))
             for agent, _, _, row in self._rows()
             if agent in self.playing or (row.requests_decision and agent not in self._left)
         }
-        self._left |= {agent for agent, (_, ended) in self._told.items() if ended}
-        self.playing = {agent for agent, (_, ended) in self._told.items() if not ended}
+        self._left |= {agent for agent, (_, ended) in self._reported.items() if ended}
+        self.playing = {agent for agent, (_, ended) in self._reported.items() if not ended}
         self.goes_on = not self.playing and all(has_ended(row) for agent, _, _, row in self._rows() if agent in running)
 
     def _advance(self, actions: Mapping[str, Mapping[int, Any]]) -> None:
         self._contract.step(actions, autoreset=False)
 
     def check_observation(self, agent: str, observation: Any) -> None:
-        row, ended = self._told[agent]
+        row, ended = self._reported[agent]
         if isinstance(observation, Mapping) and "action_mask" in observation:
             mask = observation["action_mask"]
             assert mask.tolist() == (row.allowed if row.allowed and not ended else [1] * len(mask))
@@ -456,7 +456,7 @@ class Cast:
         assert seen(observation, sensors) == (row.final if ended else row.seen)
 
     def check_outcome(self, agent: str, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]) -> None:
-        row, ended = self._told[agent]
+        row, ended = self._reported[agent]
         assert reward == row.reward + row.group_reward
         assert (terminated, truncated) == (row.terminated and ended, row.truncated and ended)
         assert info.get("group_reward", 0) == row.group_reward
@@ -476,8 +476,8 @@ def game(play: Make) -> Game:
 @few_scenes
 @given(seed=SEEDS)
 def test_pettingzoos_parallel_env_reports_every_agent(game: Game, seed: int) -> None:
-    """As a vector environment of all behaviors, in which an agent that ended is left out until the next game, and does
-    what zeros mean."""
+    """As a vector environment of all behaviors. An agent that ended is omitted until the next reset, and takes the
+    zero action."""
     env, logs = game
     rng = np.random.default_rng(seed)
     agents = None
@@ -491,23 +491,23 @@ def test_pettingzoos_parallel_env_reports_every_agent(game: Game, seed: int) -> 
                 contract.resume()
             else:
                 contract.reset()
-            agents = Cast(contract, env)
-            assert observations.keys() == infos.keys() == agents.told
+            agents = EpisodeAgents(contract, env)
+            assert observations.keys() == infos.keys() == agents.reported
             assert not any(info.get("group_reward") for info in infos.values())
         else:
             actions = {agent: sample(env, agent, rng) for agent in env.agents}
             observations, *outcomes = env.step(actions)
             agents.step(actions)
-            assert all(part.keys() == agents.told for part in (observations, *outcomes))
-            for agent in agents.told:
+            assert all(part.keys() == agents.reported for part in (observations, *outcomes))
+            for agent in agents.reported:
                 agents.check_outcome(agent, *(part[agent] for part in outcomes))
-        for agent in agents.told:
+        for agent in agents.reported:
             agents.check_observation(agent, observations[agent])
         assert set(env.agents) == agents.playing
 
 
-class Exchanges(Cast):
-    """As `Cast`, where each step is one exchange."""
+class Exchanges(EpisodeAgents):
+    """As `EpisodeAgents`, where each step is one player step."""
 
     def _advance(self, actions: Mapping[str, Mapping[int, Any]]) -> None:
         self._contract.step_once(actions)
@@ -516,10 +516,10 @@ class Exchanges(Cast):
         return [agent for agent, _, _, row in self._rows() if agent in self.playing and row.requests_decision]
 
     def outcomes(self) -> dict[str, tuple[float, bool, bool]]:
-        """Reward, terminated, truncated."""
+        """Return reward, terminated and truncated."""
         return {
             agent: (row.reward + row.group_reward, row.terminated and ended, row.truncated and ended)
-            for agent, (row, ended) in self._told.items()
+            for agent, (row, ended) in self._reported.items()
         }
 
 
@@ -549,8 +549,8 @@ def test_pettingzoos_parallel_env_reports_every_player_step(any_game: Game, seed
         observations, *outcomes, infos = env.step(actions)
         agents.step({agent: action for agent, action in actions.items() if agent in agents.requesting()})
         contract.nothing_more_was_exchanged()
-        assert observations.keys() == agents.told
-        for agent in agents.told:
+        assert observations.keys() == agents.reported
+        for agent in agents.reported:
             agents.check_observation(agent, observations[agent])
             agents.check_outcome(agent, *(part[agent] for part in outcomes), infos[agent])
             assert infos[agent]["requests_decision"] == (agent in agents.requesting())

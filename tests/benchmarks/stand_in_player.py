@@ -126,7 +126,7 @@ def png(size: int, seed: int) -> bytes:
     for y, row in enumerate(rows):
         scanlines.append(y % 5)
         left, above_left = bytes(3) + row, bytes(3) + above
-        for value, a, b, c in zip(row, left, above, above_left):  # noqa: B905 (the last pixel is nobody's left)
+        for value, a, b, c in zip(row, left, above, above_left):  # noqa: B905 (the last pixel is left of no other)
             nearest = min((a, b, c), key=lambda candidate: abs(a + b - c - candidate))
             scanlines.append((value - (0, a, b, (a + b) // 2, nearest)[y % 5]) & 0xFF)
         above = row

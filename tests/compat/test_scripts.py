@@ -1,4 +1,4 @@
-"""Scripts in the manner of public tutorials for Unity's Python packages run unchanged on embedded scenes."""
+"""Scripts like those of public tutorials for Unity's Python packages run unchanged on embedded scenes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PPO in one file, in the form of CleanRL's: a loop over a vector environment with Gymnasium's wrappers."""
+"""A single-file PPO like CleanRL's: a loop over a vector environment with Gymnasium's wrappers."""
 
 import gymnasium as gym
 import numpy as np

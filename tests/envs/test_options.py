@@ -1,4 +1,4 @@
-"""What users pass to environments (options, names of behaviors, parameters of a reset), and what the package shows."""
+"""Options of environments, behavior names, environment parameters of a reset, and the exported names."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_waiting_for_the_editor_is_reported_with_the_port(capsys: pytest.Capture
     editor.join()
 
 
-# Behaviors by name.
+# Behavior names
 
 
 def test_agents_of_two_behaviors_that_are_alike_share_the_rows() -> None:
@@ -160,7 +160,7 @@ def test_behaviors_that_differ_cannot_share_rows(tmp_path: Path) -> None:
     [(150, "'Late?team=1' has appeared and is not controlled"), (20, "learn from such rows as if they had acted")],
 )
 def test_users_are_warned_once(tmp_path: Path, steps: int, text: str) -> None:
-    """Of behaviors that come late and are controlled by nobody, and of rows that SB3's algorithms cannot tell apart."""
+    """Warnings about late behaviors without control, and about rows that SB3's algorithms cannot distinguish."""
     options = {"file_name": stress_player.launcher(tmp_path), "no_graphics": False, "log_folder": tmp_path, "seed": 1}
     env = UnityVecEnv(behavior="Runner", num_envs=12, wait_for="any", **options)
     env.reset()
@@ -172,7 +172,7 @@ def test_users_are_warned_once(tmp_path: Path, steps: int, text: str) -> None:
     assert [text in str(one.message) for one in warned].count(True) == 1
 
 
-# PettingZoo's conventions.
+# PettingZoo's conventions
 
 
 def test_pettingzoo_environments_are_pickled_as_their_arguments() -> None:

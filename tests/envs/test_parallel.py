@@ -1,4 +1,4 @@
-"""The PettingZoo environments over the embedded player, and over a player whose agents differ, come and go."""
+"""The PettingZoo environments with the embedded player, and with a player whose agents differ, spawn and leave."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,8 +125,8 @@ def test_each_agent_has_its_own_spaces(arena: UnityParallelEnv) -> None:
     first, second = arena.action_space(STRIKERS[0]), arena.action_space(STRIKERS[1])
     assert first == second
     assert first is not second
-    with pytest.raises(InvalidValueError, match=r"'nobody'.*striker"):
-        arena.action_space("nobody")
+    with pytest.raises(InvalidValueError, match=r"'goalie_9_9'.*striker"):
+        arena.action_space("goalie_9_9")
 
 
 def test_each_agent_acts_and_gets_its_own_and_its_groups_reward(arena: UnityParallelEnv) -> None:
@@ -204,7 +204,7 @@ def test_episode_ends_one_after_another_are_followed_by_a_reset() -> None:
     while env.agents:
         env.step({agent: actions[agent] for agent in env.agents})
     observations, _ = env.reset()
-    height = 3  # of the ball over the platform; a ball of a new episode is near 4 above, at rest
+    height = 3  # index of the ball's height above the platform, about 4 at the start of an episode
     assert all(
         observation[height] > 3 and np.allclose(observation[5:], 0, atol=0.5) for observation in observations.values()
     )
@@ -248,8 +248,8 @@ def test_wrong_calls_raise_with_the_cause(arena: UnityParallelEnv) -> None:
         arena.step({})
     arena.reset()
     actions = zeros(arena)
-    with pytest.raises(ActionError, match=r"missing are \['keeper_0_0'\], not in it are \['nobody'\]"):
-        arena.step({agent: actions[agent] for agent in STRIKERS} | {"nobody": 0})
+    with pytest.raises(ActionError, match=r"missing are \['keeper_0_0'\], not in it are \['goalie_9_9'\]"):
+        arena.step({agent: actions[agent] for agent in STRIKERS} | {"goalie_9_9": 0})
     with pytest.raises(ActionError, match=r"'striker_0' do not fit MultiDiscrete"):
         arena.step(actions | {STRIKERS[1]: np.zeros(3, np.int64)})
     with pytest.raises(ActionError, match=r"'keeper_0' do not fit Dict.*'discrete'"):

@@ -1,4 +1,4 @@
-"""`render()` of the environments, over the embedded player and over a build with a camera."""
+"""`render()` of the environments, with the embedded player and with a build that has a camera."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def frame(env: gym.Env) -> np.ndarray:
 
 
 def agent_position(frame: np.ndarray) -> float:
-    """Where Basic's agent is, which is the only blue thing."""
+    """Return the position of Basic's agent, the only blue object."""
     columns = np.flatnonzero((frame == (38, 110, 214)).all(axis=2).any(axis=0))
     return float(columns.mean()) / frame.shape[1] * 22 - 1
 
@@ -163,7 +163,7 @@ def test_a_finished_episode_shows_its_last_state() -> None:
 
 
 def build_without_images(tmp_path: Path, scene: str) -> Path:
-    """A player that plays an embedded scene and, like a Unity build, does not know the channel of images."""
+    """Return a player of an embedded scene that, like a Unity build, has no side channel for images."""
     program = tmp_path / "build.x86_64"
     program.write_text(
         f"""#!{sys.executable}

@@ -1,4 +1,4 @@
-"""`gymnasium.make` over the embedded player."""
+"""`gymnasium.make` with the embedded player."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def test_the_optimal_policy_of_basic_achieves_the_documented_return() -> None:
 
 
 def transcript(env: gym.Env, seed: int, steps: int = 500) -> list[np.ndarray]:
-    """Observations, rewards and ends of random actions, over all episodes that fit."""
+    """Return observations, rewards and episode ends of random actions."""
     rng = np.random.default_rng(0)
     observation, _ = env.reset(seed=seed)
     rows = [np.append(observation, [0, 0, 0])]

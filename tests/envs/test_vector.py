@@ -1,4 +1,4 @@
-"""`gymnasium.make_vec` over the embedded player and over a player whose agents differ, come late and go early."""
+"""`gymnasium.make_vec` with the embedded player, and with a player whose agents differ, spawn late and leave early."""
 
 import cProfile
 import pstats
@@ -27,7 +27,7 @@ BALLS = 4
 
 @pytest.fixture
 def balls() -> Iterator[Callable[..., UnityVectorEnv]]:
-    """Makes 3DBall environments of four agents."""
+    """Return a factory of 3DBall environments with four agents."""
     made = []
 
     def make(**options: Any) -> UnityVectorEnv:
@@ -45,7 +45,7 @@ def build(tmp_path: Path) -> str:
 
 
 def tilts(steps: int) -> np.ndarray:
-    """The same random actions for all environments of a test."""
+    """Return the same random actions for all environments of a test."""
     return np.random.default_rng(0).uniform(-1, 1, (steps, BALLS, 2)).astype(np.float32)
 
 
@@ -77,7 +77,7 @@ def test_everything_returned_equals_gymnasiums_own_vector_env_of_single_agents(m
     )
 
     def without_extras(infos: dict[str, Any]) -> dict[str, Any]:
-        """Without what only we tell, and the mask of a state that waits for no action."""
+        """Remove our additional info keys, and masks of states that need no action."""
         kept = {key: value for key, value in infos.items() if not key.endswith("alive")}
         if "final_info" in kept:
             kept["final_info"] = {k: v for k, v in kept["final_info"].items() if not k.endswith("action_mask")}

@@ -1,4 +1,4 @@
-"""Small networks learn fastest on one thread, above all beside a player on the other core."""
+"""One torch thread for all tests: fastest for small networks, and the player needs the other core."""
 
 import torch
 

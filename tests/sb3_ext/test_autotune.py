@@ -61,7 +61,7 @@ def test_the_fastest_arrangement_is_found_and_printed(
         Arrangement(num_areas=16): 150.0,
         Arrangement(2, 0, False, 16): 160.0,
         Arrangement(2, 2, False, 16): 200.0,
-        Arrangement(4, 2, False, 16): 203.0,  # not worth it
+        Arrangement(4, 2, False, 16): 203.0,  # too small a gain
         Arrangement(2, 2, True, 16): 300.0,
     }
     assert search(monkeypatch, speeds, 2) == Arrangement(2, 2, True, 16)

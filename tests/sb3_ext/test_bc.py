@@ -1,4 +1,4 @@
-"""BC: what it makes of demonstrations and of a teacher, and its life as an SB3 algorithm."""
+"""BC from demonstrations and from a teacher, and its interface as an SB3 algorithm."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPEC = BehaviorSpec([sensor(2, "cue"), sensor(2, "now")], ActionSpec(1, (3, 2)))
 
 
 def record(path: Path, lengths: tuple[int, ...] = (9,) * 12, seed: int = 0) -> Path:
-    """An expert that chooses where the larger of two numbers now is, and the sign of a cue that it saw at first."""
+    """An expert that picks the index of the larger of two numbers, and the sign of a cue in the first observation."""
     rng = np.random.default_rng(seed)
     with DemonstrationWriter(path, "Toy", SPEC) as writer:
         for length in lengths:
@@ -97,7 +97,7 @@ def test_the_weights_with_the_best_validation_score_are_kept(tmp_path: Path) -> 
         return scores
 
     model._score = noting  # type: ignore[method-assign]
-    model.learn()  # ends by itself
+    model.learn()  # ends without a callback
     best = int(np.argmin(losses))
     assert len(losses) == best + 1 + 3
     assert model.validation_scores["loss"] == losses[best]
@@ -147,7 +147,7 @@ def test_standard_deviations_are_those_of_the_expert(tmp_path: Path) -> None:
         model.learn(20_000)
         drawn, _ = model.predict(np.ones((2000, 1), np.float32))
         np.testing.assert_allclose(drawn.mean(0), (0.3, -0.2), atol=0.05)
-        np.testing.assert_allclose(drawn.std(0), (0.05, 0.2), rtol=0.25)  # from 100 decisions that were held out
+        np.testing.assert_allclose(drawn.std(0), (0.05, 0.2), rtol=0.25)  # from the 100 decisions of the validation set
 
 
 def test_bc_is_an_sb3_algorithm(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_ppo_continues_with_the_cloned_policy(tmp_path: Path) -> None:
 
 
 class Right:
-    """Basic's best policy, which sometimes goes left; it counts its decisions in its memory."""
+    """Basic's optimal policy, which sometimes moves left; its recurrent state counts its decisions."""
 
     def __init__(self) -> None:
         self.memories: list[int] = []
@@ -239,10 +239,10 @@ def test_a_student_learns_from_its_teacher_while_the_teacher_acts() -> None:
     model.set_logger(configure(None, []))
     model.learn(300)
     assert model.teacher is not None
-    assert model.num_timesteps == 40 + 80 + 120 + 160  # after every 40 decisions, a pass over all of them
+    assert model.num_timesteps == 40 + 80 + 120 + 160  # after every 40 decisions, an epoch over all of them
     assert len(model.teacher) == model.teacher.number == 160
     assert model.validation_scores["accuracy"] == 1
-    # It explored: episodes were longer than the best, and its memory started again with each.
+    # Exploration makes episodes longer than the optimum, and each resets the recurrent state.
     assert max(teacher.memories) > 7
     assert teacher.memories.count(1) > 3
     env.close()
@@ -269,7 +269,7 @@ def test_record_off_adds_nothing_and_clear_empties() -> None:
     teacher.stop()
     act(4)  # the first episode ends after 7
     assert len(teacher) == 5
-    model.learn(5)  # watches nothing
+    model.learn(5)  # has no teacher
     assert len(teacher) == 5
     teacher.start()
     act(3)
@@ -295,7 +295,7 @@ def test_record_off_adds_nothing_and_clear_empties() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
 @pytest.mark.parametrize("memory", [0, 8])
 def test_a_student_learns_from_another_behavior_of_its_scene(tmp_path: Path, memory: int) -> None:
-    """Both teams play at once; agents of the teacher's come and go, and have masks."""
+    """Both teams act at once; agents of the teacher's team spawn and leave, and have masks."""
     pool = PlayerPool(PlayerOptions(file_name=changing_agents_player.launcher(tmp_path), seed=0))
     try:
         pool.reset()
@@ -323,7 +323,7 @@ def test_a_student_learns_from_another_behavior_of_its_scene(tmp_path: Path, mem
     finally:
         pool.close()
     rollout, _ = teacher.recorded()
-    # A game has 8 decisions, the first striker leaves after 3.
+    # An episode has 8 decisions, the first striker leaves after 3.
     assert rollout.lengths.tolist() == [3, 8] * 30
     assert student.validation_scores["accuracy"] > 0.95
     assert len(rollout) == len(teacher) == teacher.number

@@ -1,4 +1,4 @@
-"""What runs start from: checkpoints of this package and of `mlagents-learn`, and files that only pretend to be one."""
+"""Initialization of runs: checkpoints of this package and of `mlagents-learn`, and files with forged content."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MLAGENTS = Path(__file__).with_name("mlagents")
 
 
 def config(folder: Path, scene: str = "Basic", algorithm: str = "ppo", **keys: Any) -> str:
-    """The scene's configuration with these keys in its behavior, nested ones merged."""
+    """Write the scene's configuration with these keys merged into its behavior."""
     tree = yaml.safe_load((CONFIGS / algorithm / f"{scene}.yaml").read_text(encoding="utf-8"))
     (behavior,) = tree["behaviors"].values()
     for key, value in keys.items():
@@ -61,7 +61,7 @@ def tree_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results folder with short runs of Basic: `ppo`, and `sac` with its replay buffer."""
+    """Return a results folder with short runs of Basic: `ppo`, and `sac` with its replay buffer."""
     folder = tmp_path_factory.mktemp("runs")
     assert main([config(folder, max_steps=100), "--results-dir", str(folder), "--run-id", "ppo", "--seed", "0"]) == 0
     sac = {"save_replay_buffer": True, "buffer_init_steps": 0}
@@ -99,7 +99,7 @@ def test_a_saved_state_is_read_back_unchanged() -> None:
 
 
 class Trap:
-    """Unpickled, it creates a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,7 +109,7 @@ class Trap:
 
 
 def trapped(kind: str, good: Path, sprung: Path) -> bytes:
-    """The content of a checkpoint that holds a trap in one of its places."""
+    """Return a checkpoint whose content at one place executes code when unpickled."""
     plain = pickle.dumps(Trap(sprung))
     if kind == "pickle":
         return plain
@@ -145,7 +145,7 @@ def test_a_checkpoint_that_holds_code_is_not_executed(
     file = results / "old" / "Basic" / "Basic-100.zip"
     evil = trapped(kind, file, sprung)
     if kind == "torch":
-        if option == "--resume":  # a folder with such a file is of mlagents-learn, and refused before it is read
+        if option == "--resume":  # the folder counts as a run of mlagents-learn and is rejected before the file is read
             return
         file.unlink()
         file = file.with_name("checkpoint.pt")
@@ -162,7 +162,7 @@ def test_a_checkpoint_that_holds_code_is_not_executed(
     assert not sprung.exists()
     errors = capsys.readouterr().err
     assert code == 1
-    last = errors.splitlines()[-1]  # of --inference, after what the player is
+    last = errors.splitlines()[-1]  # of --inference, after the line about the player
     assert last.startswith(f"unity-learn: error: {file} ")
     assert "is no checkpoint that can be used: " in last
     assert errors.count("error") == 1
@@ -180,7 +180,7 @@ def test_data_that_stable_baselines_would_unpickle_are_never_read(runs: Path, tm
     assert main(arguments) == 0
     assert not sprung.exists()
     PPO.load(file)
-    assert sprung.exists()  # so it was a trap
+    assert sprung.exists()  # the file does execute code
 
 
 @pytest.mark.parametrize("kind", ["pickle", "objects", "text", "another zip"])
@@ -334,11 +334,11 @@ def sensor(*shape: int, goal: bool = False, entities: bool = False) -> Observati
 
 
 class UnitysNetwork:
-    """A network with Unity's names and order, and random weights: written down from their description.
+    """Return a network with Unity's names and order and random weights, written from their description.
 
-    :param spec: what it reads
-    :param width: of its layers
-    :param count: dense layers
+    :param spec: Specification of the inputs.
+    :param width: Units per layer.
+    :param count: Number of dense layers.
     """
 
     def __init__(self, spec: BehaviorSpec, width: int, count: int) -> None:

@@ -69,7 +69,7 @@ def rewards(folder: Path, name: str = "Student") -> list[float]:
 
 @pytest.fixture
 def heuristic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A function that chooses the number that it sees."""
+    """Return the observed number as the action."""
     (tmp_path / "classroom_heuristic.py").write_text("def choose(seen):\n    return seen.argmax(1)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -157,7 +157,7 @@ def _repeat(seen: Any) -> Any:
 
 def test_a_student_learns_from_a_behavior_that_learns_and_from_its_file_later(tmp_path: Path) -> None:
     student = CLONE | {"teacher": "Teacher", "max_steps": 2600}
-    # The teacher has made its timesteps before the student has, and acts on for it.
+    # The teacher reaches its max_steps before the student, and continues to act for it.
     assert run(tmp_path, write(tmp_path, Student=student, Teacher=TEACHER)) == 0
     assert rewards(tmp_path)[-1] > 4
     status = json.loads((tmp_path / "run" / "run_logs" / "training_status.json").read_text())

@@ -1,4 +1,4 @@
-"""Lessons and samplers: when lessons end, what the players are told, and what a run keeps of them."""
+"""Lessons and samplers: completion of lessons, messages to players, and the state that a run stores."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def after(returns: list[float], progress: float = 0.0) -> dict[str, LessonProgre
     return {"B": LessonProgress(returns, progress)}
 
 
-# --- When lessons end -----------------------------------------------------------------------------------------------
+# --- Completion of lessons -------------------------------------------------------------------------------------------
 
 
 def test_a_reward_lesson_ends_when_the_mean_of_its_last_episodes_is_above_the_threshold() -> None:
@@ -138,7 +138,7 @@ def test_a_missing_lesson_raises(number: Any) -> None:
         course({}, status={"lesson_num": number})
 
 
-# --- What players are told ------------------------------------------------------------------------------------------
+# --- Messages to players ---------------------------------------------------------------------------------------------
 
 
 def settings_of(folder: Path, parameters: dict[str, Any], **blocks: Any) -> RunSettings:
@@ -152,7 +152,7 @@ def settings_of(folder: Path, parameters: dict[str, Any], **blocks: Any) -> RunS
 
 
 class Scene:
-    """What scenes of `n` players read."""
+    """Return the environment parameters that the scenes of `n` players read."""
 
     def __init__(self, n: int = 1) -> None:
         self.channels = [EnvironmentParametersChannel() for _ in range(n)]
@@ -160,7 +160,7 @@ class Scene:
         self.pool = cast(PlayerPool, SimpleNamespace(environment_parameters=self.channels))
 
     def draw(self, name: str, count: int) -> list[Array]:
-        """What each player draws now."""
+        """Return the current samples of each player."""
         for channel, player in zip(self.channels, self.players, strict=True):
             for message in channel.message_queue:
                 player.on_message_received(IncomingMessage(message))
@@ -169,7 +169,7 @@ class Scene:
 
 
 def kolmogorov_smirnov(drawn: Array, distribution: Callable[[Array], Array]) -> float:
-    """The largest distance of the numbers from a distribution, times √n: above 1.63 in 1 % of all samples of it."""
+    """Return the Kolmogorov-Smirnov statistic times √n, which exceeds 1.63 in 1 % of all samples."""
     drawn = np.sort(drawn)
     n = len(drawn)
     cumulative = distribution(drawn)
@@ -249,7 +249,7 @@ def test_a_new_lesson_is_sent_to_players_and_restarts_the_episode_counts_of_all_
     curricula.send(scene.pool, changed)
     assert len(scene.channels[0].message_queue) == 1
     assert scene.draw("height", 1)[0] == 8
-    assert curricula.advance(after([6])) == ([], False)  # the first episode since then
+    assert curricula.advance(after([6])) == ([], False)  # the first episode since the lesson started
     assert curricula.advance(after([6])) == (["width"], False)
     curricula.send(scene.pool, ["width"])
     wide = scene.draw("width", 100)[0]
@@ -278,7 +278,7 @@ def test_the_randomized_3dball_has_balls_of_the_given_sizes(tmp_path: Path) -> N
     assert kolmogorov_smirnov((lowest - 2.5) / 0.5, uniform(0.75, 3)) < 1.63
 
 
-# --- What runs do ---------------------------------------------------------------------------------------------------
+# --- Runs ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_required_reset_restarts_all_episodes_and_trajectories(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_required_reset_restarts_all_episodes_and_trajectories(tmp_path: Path)
 
 
 def lessons_of_basic(folder: Path, max_steps: int) -> str:
-    """A file of three lessons for Basic."""
+    """Write a configuration with three lessons for Basic."""
     tree = yaml.safe_load((CONFIGS / "Basic.yaml").read_text(encoding="utf-8"))
     tree["behaviors"]["Basic"] |= {"max_steps": max_steps, "summary_freq": 100, "checkpoint_interval": 100}
     lessons: list[dict[str, Any]] = [
@@ -393,7 +393,9 @@ def test_a_run_passes_its_lessons_in_order_and_keeps_the_lesson_when_killed(
     assert main([lessons_of_basic(tmp_path, 700), *arguments, "run", "--resume"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if "Lesson" in line) == "[INFO] Lesson 1 of width: second"
-    assert lines.index("[INFO] Lesson 2 of width: third") == len(lines) - 3  # before step 700 and what was saved
+    assert (
+        lines.index("[INFO] Lesson 2 of width: third") == len(lines) - 3
+    )  # before the lines of step 700 and of saving
     assert lesson_number(tmp_path / "run") == 2
     events = EventAccumulator(str(tmp_path / "run" / "Basic"))
     events.Reload()
@@ -405,7 +407,7 @@ def test_a_run_passes_its_lessons_in_order_and_keeps_the_lesson_when_killed(
 
 
 def lines_until(process: subprocess.Popen[str], is_enough: Callable[[list[str]], bool]) -> list[str]:
-    """What the process prints, each line up to its first comma, until that is enough."""
+    """Return the printed lines, each up to its first comma, until `enough` returns True."""
     assert process.stdout is not None
     lines: list[str] = []
     for line in process.stdout:

@@ -13,7 +13,7 @@ SPECS = [ActionSpec(3, ()), ActionSpec(0, (4,)), ActionSpec(0, (3, 2)), ActionSp
 def reference(
     spec: ActionSpec, mean: np.ndarray, log_std: np.ndarray, logits: np.ndarray, masks: np.ndarray, actions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probabilities and entropies, each (n, columns)."""
+    """Return log-probabilities and entropies, each (n, dimensions)."""
     size = spec.continuous_size
     log_probs, entropies = [], []
     for column in range(size):

@@ -1,4 +1,4 @@
-"""The columnar rollout against loops over single agents."""
+"""The array-based rollout compared with loops over single agents."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from sb3_ext.rollout import Rollout, advantages
 
 
 def slow_advantages(rewards: list, values: list, end_value: float, gamma: float, gae_lambda: float) -> list[float]:
-    """One trajectory, backwards."""
+    """Compute one trajectory backwards."""
     following, carried, result = end_value, 0.0, []
     for reward, value in zip(reversed(rewards), reversed(values), strict=True):
         carried = reward + gamma * following - value + gamma * gae_lambda * carried
@@ -20,7 +20,7 @@ def slow_advantages(rewards: list, values: list, end_value: float, gamma: float,
 
 
 def slow_lambda_returns(rewards: list, values: list, end_value: float, gamma: float, gae_lambda: float) -> list[float]:
-    """One trajectory, backwards."""
+    """Compute one trajectory backwards."""
     result = [rewards[-1] + gamma * end_value]
     for step in reversed(range(len(rewards) - 1)):
         mixed = (1 - gae_lambda) * values[step + 1] + gae_lambda * result[-1]
@@ -33,7 +33,7 @@ def test_advantages_and_lambda_returns_agree_with_the_recursions(gamma: float, g
     rng = np.random.default_rng(0)
     lengths = np.array([1, 7, 30, 1, 12])
     rewards, values, ends = rng.normal(size=51), rng.normal(size=51), rng.normal(size=5)
-    ends[2] = 0  # a natural end
+    ends[2] = 0  # a terminal state
     found = advantages(rewards, values, ends, lengths, gamma, gae_lambda)
     start = 0
     for length, end in zip(lengths, ends, strict=True):
@@ -48,7 +48,7 @@ def test_advantages_and_lambda_returns_agree_with_the_recursions(gamma: float, g
 
 @dataclass
 class Scene:
-    """Agents that decide, end and pause at random; observations tell row, episode and time."""
+    """Agents that act, end and pause at random; observations contain row, episode and time."""
 
     rows: int
     seed: int = 0
@@ -86,7 +86,7 @@ class Scene:
 
 
 def play(scene: Scene, experience: TrajectoryBuffer, steps: int, log: dict) -> None:
-    """Act; note every decision with its outcome in `log[row]` by a loop over agents."""
+    """Act, and log every decision with its outcome in `log[row]` by a loop over agents."""
     for _ in range(steps):
         rows = np.flatnonzero(scene.requests_decision)
         actions = scene.rng.normal(size=(len(rows), 2)).astype(np.float32)
@@ -191,7 +191,7 @@ def test_an_epoch_contains_each_decision_once_and_omits_small_remainders() -> No
     assert sorted(np.concatenate(kept).tolist()) == list(range(n))
     assert {len(batch) for batch in rollout.shuffled(16)} == {16}
     assert len(list(rollout.shuffled(16))) == n // 16
-    assert len(list(rollout.shuffled(n + 1))) == 1  # the only one stays
+    assert len(list(rollout.shuffled(n + 1))) == 1  # the only one is kept
     assert all(len(batch) == 12 for batch in rollout.shuffled(15, length=4))
 
 

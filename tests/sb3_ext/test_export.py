@@ -1,4 +1,4 @@
-"""Model files: the interface that Unity loads, the same decisions as in torch, and Unity's own files as policies."""
+"""Model files: the interface for Unity, actions equal to torch, and Unity's own files as policies."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[list[ObservationSpec], ActionSpec, dict[str, Any]]] = {
 
 
 def make_policy(sensors: list[ObservationSpec], action: ActionSpec, settings: dict[str, Any]) -> UnityPolicy:
-    """An untrained policy with statistics, and actions far enough from 0 to be clipped at times."""
+    """Return an untrained policy with statistics, and actions large enough to be clipped at times."""
     torch.manual_seed(0)
     spec = BehaviorSpec(sensors, action)
     layout = ObservationLayout(spec)
@@ -79,7 +79,7 @@ def make_policy(sensors: list[ObservationSpec], action: ActionSpec, settings: di
 
 
 def observations_of(policy: UnityPolicy, n: int, seed: int) -> list[np.ndarray]:
-    """One array a sensor; the second half of the entities is absent in some rows, all in the first."""
+    """Return one array per sensor; the second half of the entities is absent in some rows, all in the first."""
     rng = np.random.default_rng(seed)
     columns = []
     for observed in policy.adapter.spec.observation_specs:
@@ -100,7 +100,7 @@ def masks_of(action: ActionSpec, n: int, seed: int) -> np.ndarray:
 
 
 def interface(path: Path) -> tuple[dict[str, tuple[int, list[Any]]], dict[str, tuple[int, list[Any]]]]:
-    """Inputs and outputs by name, in their order: type and shape."""
+    """Return type and shape of inputs and outputs by name, in their order."""
     graph = onnx.load(path).graph
     return tuple(  # type: ignore[return-value]
         {
@@ -197,7 +197,10 @@ def test_the_interface_is_that_of_unitys_own_files(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     export_onnx(make_policy(*CASES["vector"]), path)
     actual, expected = interface(path), interface(UNITY_MODELS / "3DBall.onnx")
-    expected[1]["deterministic_continuous_actions"] = (FLOAT, ["batch", 2])  # declared as one row, but one an agent
+    expected[1]["deterministic_continuous_actions"] = (
+        FLOAT,
+        ["batch", 2],
+    )  # declared as one row, but there is one per agent
     assert [list(part.items()) for part in actual] == [list(part.items()) for part in expected]
     constants = [{constant.name for constant in onnx.load(file).graph.initializer} for file in (
         path, UNITY_MODELS / "3DBall.onnx")]  # fmt: skip
@@ -302,7 +305,7 @@ def test_a_model_and_its_file_return_the_same_actions_with_all_sensors(form: str
 
 
 class Spaces:
-    """An environment of which only the spaces matter."""
+    """An environment of which only the spaces are used."""
 
     def __init__(self, observation_space: spaces.Space[Any], actions: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space, self.unwrapped = observation_space, actions, self
@@ -459,7 +462,7 @@ ENTITIES_SPEC = BehaviorSpec([sensor(5, 4), sensor(3)], ActionSpec(2, (3,)))
 
 
 def entities_of_four_agents() -> dict[str, np.ndarray]:
-    """What the networks of the exports were applied to in torch; agents lack some entities."""
+    """Return the inputs that the exported networks received in torch; agents lack some entities."""
     rng = np.random.default_rng(0)
     entities = rng.normal(size=(4, 5, 4)).astype(np.float32)
     entities[1, 2:] = entities[2, 4:] = 0
@@ -512,9 +515,9 @@ def test_entities_in_an_unknown_layout_raise(change: str, tmp_path: Path) -> Non
 def test_an_incompatible_environment_raises_with_each_differing_sensor() -> None:
     path = UNITY_MODELS / "PushBlockCollab.onnx"
     sensors = [sensor(6, 20, 20), sensor(9), sensor(4)]
-    with pytest.raises(UnityGymError) as refusal:
+    with pytest.raises(UnityGymError) as raised:
         OnnxPolicy(path, spec=BehaviorSpec(sensors, ActionSpec(0, (7,))))
-    words = str(refusal.value).splitlines()
+    words = str(raised.value).splitlines()
     assert "PushBlockCollab.onnx" in words[0]
     assert "obs_0: the file takes (6, 20, 20), the environment returns (6, 20, 20)" in words[1]
     assert "differs" not in words[1]

@@ -1,4 +1,4 @@
-"""The number of torch threads follows from a table, and what the user has chosen stays."""
+"""The number of torch threads follows from a table unless the user has set it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stand_ins.toy_environments import make_toys
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two cores, and no number of threads that somebody chose."""
+    """Two cores, and no number of threads set by the user."""
     before = torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(hardware, "usable_cores", lambda: 2)
@@ -24,7 +24,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def learn(hidden_units: int, batch_size: int) -> int:
-    """The threads after a script's model has started to learn."""
+    """Return the number of threads after a script's model has started to learn."""
     env = make_toys(spaces.Discrete(2))
     network = {"hidden_units": hidden_units}
     model = PPO(

@@ -1,4 +1,4 @@
-"""Behavioral cloning beside another algorithm: its loss against a float64 reference, what it changes, and its life."""
+"""Behavioral cloning as an addition to another algorithm: its loss against a float64 reference, updates and saving."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LENGTHS = (7, 1, 12, 4)
 
 
 def write(path: Path, action: ActionSpec, lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> Path:
-    """A demonstration of random decisions; the masks forbid some choices, now and then also what the expert chose."""
+    """Return a demonstration of random decisions; masks forbid some actions, sometimes also the expert's."""
     spec = BehaviorSpec(SENSORS, action)
     rng = np.random.default_rng(seed)
     with DemonstrationWriter(path, "Toy", spec) as writer:
@@ -58,7 +58,7 @@ def make_policy(kind: type[AgentPolicy], action: ActionSpec, **options: Any) -> 
 
 
 def reference(policy: AgentPolicy, shown: Demonstration, scale: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Squared errors (n, continuous) and log π (n, branches) in float64, decision by decision."""
+    """Return squared errors (n, continuous) and log π (n, branches) in float64, decision by decision."""
     policy = copy.deepcopy(policy).double()
     spec = shown.spec.action_spec
     outputs: list[list[np.ndarray]] = []
@@ -102,7 +102,7 @@ def test_the_loss_agrees_with_a_float64_reference(tmp_path: Path, actions: str, 
     if action.discrete_size:
         assert not np.take_along_axis(
             shown.action_masks, shown.actions.discrete + np.array([0, 3]), 1
-        ).all()  # the mask forbids some of what was done
+        ).all()  # the mask forbids some of the expert's actions
     for batch in expert.shuffled(10, 5 if memory else 1, drop_last=False):
         rows = (batch.index if batch.valid is None else batch.index[batch.valid]).numpy()
         expected = (errors[rows].mean() if action.continuous_size else 0) - (
@@ -115,7 +115,7 @@ def test_a_mask_excludes_forbidden_discrete_actions_from_the_loss(tmp_path: Path
     shown = load(write(tmp_path / "toy.demo", ACTIONS["branches"]))
     policy = make_policy(UnityPolicy, shown.spec.action_spec)
     with torch.no_grad():
-        policy.head.logits.bias[2] = 9  # it would choose this, where it may
+        policy.head.logits.bias[2] = 9  # the most likely action without a mask
     expert = Expert(shown, shown.spec)
     (batch,) = expert.in_order(100)
     comparison = compare(policy, batch)
@@ -155,7 +155,7 @@ def test_without_its_own_hyperparameters_cloning_uses_those_of_the_algorithm_and
     cloning.setup(make_policy(UnityPolicy, shown.spec.action_spec), 1e-2, 8)
     assert cloning.learning_rate_at(10**9) == 5e-3
     cloning.update(10**9)
-    assert {int(state["step"]) for state in cloning.optimizer.state.values()} == {3 * 3}  # 3 passes over 24 decisions
+    assert {int(state["step"]) for state in cloning.optimizer.state.values()} == {3 * 3}  # 3 epochs over 24 decisions
 
 
 def test_a_cloned_policy_acts_at_the_demonstrated_scale(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_cloned_policy_acts_at_the_demonstrated_scale(tmp_path: Path) -> None:
 
 
 def recorded_basic(path: Path) -> Path:
-    """The best policy of Basic: always right."""
+    """Write a demonstration of Basic's optimal policy: always right."""
     spec = BehaviorSpec(
         [ObservationSpec((20,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "")], ActionSpec(0, (3,))
     )
@@ -211,7 +211,7 @@ def test_ppo_imitates_while_it_learns_and_its_saved_model_continues(tmp_path: Pa
     model.save(tmp_path / "model")
     env.close()
 
-    path.rename(tmp_path / "moved.demo")  # missed only when it learns
+    path.rename(tmp_path / "moved.demo")  # needed only for learning
     loaded = PPO.load(tmp_path / "model", device="cpu")
     assert model.cloning is not None
     assert loaded.cloning is not None

@@ -1,4 +1,4 @@
-"""`unity-learn --inference`: what was learned acts, is measured and filmed, and nothing is written."""
+"""`unity-learn --inference`: the trained policy acts, is evaluated and recorded on video; the run is not changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def config(folder: Path, scene: str = "Basic", network: dict[str, Any] | None = 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results folder with a short run of Basic, `old`, and one of 3DBall by mlagents-learn, `theirs`."""
+    """Return a results folder with a short run of Basic, `old`, and one of 3DBall by mlagents-learn, `theirs`."""
     folder = tmp_path_factory.mktemp("results")
     assert main([config(folder, max_steps=300), "--results-dir", str(folder), "--run-id", "old"]) == 0
     shutil.copytree(MLAGENTS / "3DBall", folder / "theirs")
@@ -140,7 +140,7 @@ def test_a_video_of_a_policy_is_recorded(results: Path, tmp_path: Path, capsys: 
 
 
 class Agents:
-    """What `EpisodeReturns` reads of an agent table, with numbers as a test gives them."""
+    """The parts of an agent table that `EpisodeReturns` reads, with the values of a test."""
 
     def __init__(self, groups: list[int]) -> None:
         self.group = np.array(groups)
@@ -157,7 +157,7 @@ class Agents:
 
 
 def step(agents: Agents, returns: EpisodeReturns, ends: list[int], rewards: list[float], group_ended: bool) -> None:
-    """One step in which these rows end, and restart unless they die before their group."""
+    """Make one step in which these rows end, and restart unless they terminate before their group."""
     agents.start()
     agents.reward[:] = rewards
     agents.terminated[ends] = True

@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments go on from their newest checkpoint, with nothing half-written.
+"""Runs that are killed at random moments resume from their newest checkpoint, without partially written files.
 
 `KILLS=40 python -m pytest tests/sb3_ext/test_kills.py` kills each of them 40 times.
 """
@@ -50,7 +50,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def settings_of(kind: str, folder: Path) -> str:
-    """The configuration of a run that writes a checkpoint every few hundredths of a second."""
+    """Write the configuration of a run that writes a checkpoint every few hundredths of a second."""
     name, changes = RUNS[kind]
     tree = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
     (behavior,) = tree["behaviors"].values()

@@ -1,4 +1,4 @@
-"""The command `unity-learn`: runs from start to end on embedded scenes, and what it refuses."""
+"""The command `unity-learn`: complete runs on embedded scenes, and error messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
 
 
 def config(folder: Path, scene: str = "Basic", network: dict[str, Any] | None = None, **keys: Any) -> str:
-    """The scene's configuration with these keys in all behaviors."""
+    """Write the scene's configuration with these keys in all behaviors."""
     tree = yaml.safe_load((CONFIGS / f"{scene}.yaml").read_text(encoding="utf-8"))
     for behavior in tree["behaviors"].values():
         behavior.update(keys)
@@ -43,7 +43,7 @@ def config(folder: Path, scene: str = "Basic", network: dict[str, Any] | None = 
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The command in a process group of its own, as a terminal starts it."""
+    """Start the command in its own process group, as a terminal does."""
     return subprocess.Popen(
         [sys.executable, "-m", "sb3_ext.learn", *arguments],
         cwd=folder,
@@ -67,7 +67,7 @@ def steps(folder: Path) -> list[int]:
 
 
 def scalars(folder: Path) -> dict[str, list[int]]:
-    """The steps of every scalar that TensorBoard shows."""
+    """Return the steps of every scalar in TensorBoard's files."""
     events = EventAccumulator(str(folder))
     events.Reload()
     return {name: [event.step for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
@@ -153,7 +153,7 @@ def test_a_run_writes_each_update_its_hyperparameters_and_its_times(tmp_path: Pa
     assert timers["gauges"]["Basic.Losses.ValueLoss.mean"].keys() == {"value", "min", "max", "count"}
     assert all(part.keys() == {"total", "count", "is_parallel", "self"} for part in timers["children"].values())
 
-    with log.open("a", encoding="utf-8") as lines:  # as a kill after the checkpoint leaves it
+    with log.open("a", encoding="utf-8") as lines:  # the state after a kill that follows a checkpoint
         lines.write('{"step": 300, "seconds": 9}\n{"step": 36')
     tree["behaviors"]["Basic"]["max_steps"] = 420
     file.write_text(yaml.safe_dump(tree), encoding="utf-8")
@@ -239,7 +239,7 @@ def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_a_run_whose_output_pipe_is_closed_is_saved(tmp_path: Path, interrupted: bool) -> None:
-    """As when Ctrl-C also ends the `tee` that its output goes to, and behind `| head`."""
+    """As with Ctrl-C for `unity-learn … | tee log`, or with `| head`.."""
     process = start(tmp_path, config(tmp_path, summary_freq=100), "--run-id", "unread")
     await_line(process, "Step: 100.")
     assert process.stdout is not None
@@ -287,7 +287,7 @@ def test_debug_and_graphics_of_the_first_player_only(
     assert re.search(r" DEBUG \[training\.py:\d+\] Configuration for this run:\n\{\n", output)
     assert re.search(r" DEBUG \[training\.py:\d+\] Update of Basic at step \d+: .*train/value_loss", output)
     assert " INFO [training.py:" in output
-    # What is shown until the first summary.
+    # lines before the first summary
     progress = re.findall(
         r"Timesteps until the next summary: Basic (\d+) of 200\. \d+ s\.", output.partition("Step: ")[0]
     )
@@ -322,7 +322,7 @@ def test_several_behaviors_learn_in_one_run(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results folder with a short run of Basic, `old`."""
+    """Return a results folder with a short run of Basic, `old`."""
     folder = tmp_path_factory.mktemp("finished")
     assert main([config(folder, max_steps=300), "--results-dir", str(folder), "--run-id", "old"]) == 0
     return folder
@@ -427,7 +427,9 @@ def test_a_run_starts_with_the_networks_of_another(finished: Path, tmp_path: Pat
         for run, step in (("old", 300), ("next", 50), ("next", 80))
     )
     assert all(torch.equal(before[key], started[key]) for key in before)
-    assert not all(torch.equal(before[key], learned[key]) for key in before)  # the last timesteps are learned from
+    assert not all(
+        torch.equal(before[key], learned[key]) for key in before
+    )  # the last timesteps are used for an update
 
 
 def test_force_on_the_command_line_overrides_resume_in_the_file(finished: Path, tmp_path: Path) -> None:
@@ -497,7 +499,7 @@ def test_a_missing_device_raises(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 class InterruptingTerminal(io.RawIOBase):
-    """Standard output on which somebody presses Ctrl-C while a summary is being written."""
+    """Standard output that raises KeyboardInterrupt while a summary is being written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -565,7 +567,7 @@ def test_a_disk_that_is_full_at_a_checkpoint_ends_the_run_and_keeps_the_last(
 
 
 def test_experience_already_used_by_the_checkpoint_is_not_kept(tmp_path: Path) -> None:
-    # The checkpoint is due with the last timestep, before its outcome is known and learned from.
+    # The checkpoint is due with the last timestep, before its outcome is used for learning.
     file = config(tmp_path, max_steps=320, checkpoint_interval=320)
     assert main([file, "--results-dir", str(tmp_path), "--run-id", "run"]) == 0
     assert steps(tmp_path / "run" / "Basic") == [320]

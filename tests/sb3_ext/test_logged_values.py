@@ -17,7 +17,7 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "algorithms"
 
 
 def documented(*names: str) -> set[str]:
-    """Keys in the first column of the tables of pages, with `<signal>` written out for the signals of the tests."""
+    """Return the keys in the first column of the pages' tables; `<signal>` stands for each signal of the tests."""
     keys: set[str] = set()
     for name in names:
         rows = re.findall(r"^\| (`(?:train|rollout|time|validation)/.*?) \|", (PAGES / f"{name}.md").read_text(), re.M)

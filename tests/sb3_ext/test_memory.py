@@ -1,4 +1,4 @@
-"""Memory learns: a cue that is gone when it is asked for is remembered with memory, and without it only guessed."""
+"""Recurrent policies learn to recall a cue that is no longer observed; others can only guess it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECISIONS = 4  # in an episode
 
 
 class Recall(gym.Env):
-    """The first observation is −1 or 1, the others are 0; the last action earns a point if it tells which it was."""
+    """The first observation is −1 or 1, the others are 0; the last action gets reward 1 if it names the first."""
 
     observation_space = spaces.Box(-1, 1, (1,), np.float32)
     action_space = spaces.Discrete(2)
@@ -45,7 +45,7 @@ RECIPES: dict[str, tuple[type[UnityAlgorithm], str, int, dict[str, Any]]] = {
 
 
 def score(recipe: str, seed: int, memory: int) -> float:
-    """The mean return of 200 episodes after training."""
+    """Return the mean return of 200 episodes after training."""
     algorithm, policy, steps, options = RECIPES[recipe]
     env = VecMonitor(DummyVecEnv([Recall] * 16))
     network = {"hidden_units": 32, "num_layers": 1, "memory_size": memory, "sequence_length": DECISIONS}

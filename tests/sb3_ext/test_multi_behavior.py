@@ -51,7 +51,7 @@ def test_behaviors_learn_in_turn_against_each_other_and_continue_after_a_save(
 
 def test_behaviors_without_self_play_learn_at_the_same_time(training: MultiBehaviorTraining) -> None:
     models = {
-        name: PPO.from_spec("UnityPolicy", spec, **SMALL)  # each kind of algorithm can learn
+        name: PPO.from_spec("UnityPolicy", spec, **SMALL)  # each type of algorithm can learn
         for name, spec in training.behavior_specs.items()
     }
     training.learn(models, 150)

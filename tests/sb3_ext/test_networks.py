@@ -86,11 +86,11 @@ def test_absent_entities_and_the_order_of_entities_have_no_effect() -> None:
 def test_an_entity_of_small_values_counts_and_no_entity_at_all_does_not_raise() -> None:
     net = body(sensor(4), sensor(3, 2, variable=True))
     own = torch.randn(1, 4)
-    nobody = net([own, torch.zeros(1, 3, 2)])[0]
+    without_entities = net([own, torch.zeros(1, 3, 2)])[0]
     faint = torch.zeros(1, 3, 2)
     faint[0, 0, 0] = 0.01
-    assert torch.isfinite(nobody).all()
-    assert not torch.allclose(net([own, faint])[0], nobody)
+    assert torch.isfinite(without_entities).all()
+    assert not torch.allclose(net([own, faint])[0], without_entities)
 
 
 def test_entities_without_another_observation_are_supported() -> None:

@@ -1,4 +1,4 @@
-"""Where samplers run changes nothing but speed: in the process that learns, or in processes of their own."""
+"""Samplers give the same results in the learner's process and in their own processes."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_on_step_is_called_once_per_num_envs_decisions_and_infos_of_the_steps_be
 
 
 class StagedChannel:
-    """A channel whose sampler answers each call, until it is lost or, if it never starts, none."""
+    """A channel whose sampler answers each call until it is lost, or never if it does not start."""
 
     def __init__(self, answers: int, starts: bool = True) -> None:
         self.answers, self.starts = answers, starts
@@ -237,7 +237,7 @@ class StagedChannel:
 
 
 class StagedPlace(Place):
-    """Opens the given channels one after the other."""
+    """A placement that opens the given channels one after another."""
 
     def __init__(self, *channels: StagedChannel) -> None:
         super().__init__()
@@ -281,7 +281,7 @@ def test_a_signal_ends_the_wait_for_a_sampler_that_cannot_restart() -> None:
 
 
 class StagedSampler:
-    """Hands over 10 decisions whenever it is asked for a result."""
+    """A sampler that returns 10 decisions on each request."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -294,7 +294,7 @@ class StagedSampler:
 
 
 class StagedTraining(JointTraining):
-    """One behavior whose updates run in a thread, and that never ends."""
+    """One behavior whose updates run in a thread, without a last timestep."""
 
     def __init__(self, samplers: list[Any]) -> None:
         super().__init__(samplers)

@@ -1,4 +1,4 @@
-"""POCA: its numbers against a float64 reference, its life as an SB3 algorithm, and what it learns."""
+"""POCA: losses and values against a float64 reference, its interface as an SB3 algorithm, and learning checks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def layer_norm(x: Array) -> Array:
 
 
 def features(model: POCA, seen: list[Array], done: list[Array | None]) -> Array:
-    """Of one group, head by head; `done` has None for who is only seen."""
+    """Return the features of one group, head by head; `done` is None for members of which only the state is used."""
     body, size = model.policy.group_body, ACTIONS.continuous_size
     embedded = dense(body.embed_state, np.array(seen, np.float64))
     for member, action in enumerate(done):
@@ -82,7 +82,7 @@ def head(model: POCA, x: Array, members: int) -> float:
 
 
 class Reference:
-    """What POCA should make of a rollout of a simulation."""
+    """The expected results of POCA for a rollout of a simulation."""
 
     def __init__(self, simulation: GroupSimulation, rollout: Any) -> None:
         self.simulation, self.model, self.rollout = simulation, simulation.model, rollout
@@ -97,7 +97,7 @@ class Reference:
         return self.states[members]
 
     def others(self, number: int) -> Array:
-        """What the baseline of a decision knows."""
+        """Return the inputs of a decision's baseline."""
         members = self.simulation.decisions[number].members
         known = [self.simulation.decisions[member] for member in members]
         done = [None if member == number else each.action for member, each in zip(members, known, strict=True)]
@@ -112,7 +112,7 @@ class Reference:
         return features(self.model, seen, [None] * len(seen)), len(seen)
 
     def estimates(self, values: Array, ends: dict[int, float]) -> Array:
-        """λ-returns, trajectory by trajectory and backwards."""
+        """Return λ-returns, computed backwards per trajectory."""
         returns, row = np.zeros(len(values)), len(values) - 1
         for length in reversed(self.rollout.lengths):
             for step in range(length):
@@ -128,7 +128,7 @@ class Reference:
         return returns
 
     def loss(self, chosen: Array, epsilon: float, beta: float) -> float:
-        """L^CLIP, the two value losses and the entropy, of some rows of the rollout."""
+        """Return L^CLIP, the two value losses and the entropy of some rows of the rollout."""
         policy, rollout = self.model.policy, self.rollout
         x = layers(policy.body.layers, rollout.observations[0].double().numpy()[chosen])
         actions, masks = rollout.actions.double().numpy()[chosen], rollout.action_masks.numpy()[chosen]
@@ -178,7 +178,7 @@ def simulation(seed: int = 0, **options: Any) -> GroupSimulation:
 
 
 def regard_actions(body: GroupBody) -> None:
-    """Let baselines depend on what the others do, as learning makes them."""
+    """Make baselines depend on the actions of other members, as after training."""
     torch.nn.init.normal_(body.embed_action.weight, std=0.1)
 
 
@@ -296,7 +296,7 @@ def test_the_baseline_of_a_member_depends_on_the_actions_of_others_but_not_its_o
     sets = GroupIndex(torch.arange(3)[None], torch.ones(1, 3, dtype=torch.bool))
     of_value, *of_baselines = body([seen], sets, done, torch.zeros(3, dtype=torch.int64), torch.arange(3))
     for features in of_baselines:
-        torch.testing.assert_close(features, of_value)  # until something is learned
+        torch.testing.assert_close(features, of_value)  # until the first update
     regard_actions(body)
     both = body([seen], sets, done, torch.zeros(3, dtype=torch.int64), torch.arange(3))
     for of, features in enumerate(both, -1):
@@ -357,13 +357,13 @@ def test_acting_evaluates_the_actor_only(memory: int, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def knights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The player of a group that needs a sacrifice."""
+    """Return the player of a group that needs a sacrifice."""
     return Path(sacrifice_player.launcher(tmp_path_factory.mktemp("knights")))
 
 
 @pytest.fixture(scope="module")
 def strikes(knights: Path) -> Path:
-    """A demonstration of an agent that always strikes."""
+    """Return a demonstration of an agent that always strikes."""
     env = UnityVecEnv("Unity-v0", file_name=str(knights), seed=0)
     path = knights.with_name("strikes.demo")
     with DemonstrationWriter(path, "Knight", env.table.spec) as writer:
@@ -473,7 +473,7 @@ def test_unity_learn_trains_poca_and_resumes(knights: Path, tmp_path: Path, caps
 
 
 def courage(kind: type[PPO], seed: int, knights: Path) -> float:
-    """How often who has the sword strikes the dragon, after `SACRIFICES` decisions of all."""
+    """Train for `SACRIFICES` decisions; return how often the sword bearer strikes the dragon."""
     env = UnityVecEnv("Unity-v0", file_name=str(knights), seed=seed)
     model = kind(
         "UnityPOCAPolicy" if kind is POCA else "UnityPolicy",

@@ -1,4 +1,4 @@
-"""PPO: its numbers against float64 references and plain SB3, its life as an SB3 algorithm, and what it learns."""
+"""PPO: losses against float64 references and plain SB3, its interface as an SB3 algorithm, and learning checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EPSILON, BETA = 0.2, 0.01
 
 
 def reference_losses(model: PPO, rollout: Any, decisions: np.ndarray, epsilon: float, beta: float) -> float:
-    """The loss over some decisions in float64, from weights and formulas."""
+    """Compute the loss of some decisions in float64, from weights and formulas."""
     policy = model.policy
     spec = policy.adapter.spec.action_spec
     size = spec.continuous_size
@@ -63,7 +63,7 @@ def reference_losses(model: PPO, rollout: Any, decisions: np.ndarray, epsilon: f
         return rollout.memory.double().numpy()[:, place : place + size]
 
     def lstm(cell: torch.nn.LSTM, x: np.ndarray, memory: np.ndarray) -> np.ndarray:
-        """Step by step through each sequence; sequences start every `sequence_length` decisions of a trajectory."""
+        """Run the LSTM step by step; sequences start every `sequence_length` decisions of a trajectory."""
         hidden = cell.hidden_size
         weights = [getattr(cell, name).detach().double().numpy() for name in ("weight_ih_l0", "weight_hh_l0")]
         bias = (cell.bias_ih_l0 + cell.bias_hh_l0).detach().double().numpy()
@@ -119,7 +119,7 @@ def reference_losses(model: PPO, rollout: Any, decisions: np.ndarray, epsilon: f
 def reference_estimates(
     model: PPO, rollout: Any, values: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and normalized advantages, trajectory by trajectory and backwards."""
+    """Compute returns and normalized advantages backwards per trajectory."""
     rewards = (rollout.rewards + rollout.group_rewards).double().numpy()
     gamma, decay = 0.9, 0.9 * model.gae_lambda
     estimates, first = np.zeros(len(rewards)), 0
@@ -196,7 +196,7 @@ def test_losses_returns_and_advantages_agree_with_a_float64_reference(
         values, log_probs, distribution = evaluate(batch)
         if hasattr(batch.rollout, "advantages"):
             decisions = (batch.index if batch.valid is None else batch.index[batch.valid]).numpy()
-            # after an epoch the memories were renewed, in the rollout that the reference reads too
+            # the update recomputed the recurrent states after an epoch, also in the rollout that the reference reads
             expected.append(reference_losses(model, batch.rollout, decisions, EPSILON, BETA))
         return values, log_probs, distribution
 
@@ -265,7 +265,7 @@ def test_each_update_equals_plain_ppo(env_id: str) -> None:
 
 
 def recurrent_model(**options: Any) -> tuple[PPO, list]:
-    """A model with memory after some updates, and its rollouts."""
+    """Return a recurrent model after some updates, and its rollouts."""
     network = {"hidden_units": 16, "memory_size": 8, "sequence_length": 3}
     env = make_toys(spaces.Discrete(2))
     model = PPO(
@@ -298,7 +298,7 @@ def test_each_agent_has_its_own_recurrent_state_which_starts_with_its_episode() 
         inner = ~rollout.is_last[:-1]
         torch.testing.assert_close(rollout.memory[1:][inner], after[:-1][inner])
         torch.testing.assert_close(rollout.end_memory, after[rollout.is_last])
-        assert after[:, :8].ne(after[:, 8:]).any()  # the critic has one of its own
+        assert after[:, :8].ne(after[:, 8:]).any()  # the critic has its own
         checked.append(rollout)
 
     model._estimate = checking  # type: ignore[method-assign]
@@ -326,7 +326,7 @@ def test_recurrent_states_are_recomputed_with_the_new_weights_between_epochs() -
 
 
 class SlowPPO(PPO):
-    """Its updates last until something waits for them. `events` tells what happens: start, act meanwhile, end."""
+    """A PPO whose updates last until something waits for them. `events` contains start, act and end in their order."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.events: list[str] = []
@@ -405,7 +405,7 @@ def test_agents_act_with_the_previous_policy_until_the_update_ends_or_the_next_i
 
 
 class Once(BaseCallback):
-    """Calls a function once, while an update runs."""
+    """A callback that calls a function once, while an update runs."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         super().__init__()
@@ -567,7 +567,7 @@ def test_decisions_of_an_older_policy_are_weighted_and_clipped_around_the_presen
     experience = trajectories(np.random.default_rng(0), [60])
     model.add(experience)
     model.train()
-    model.finish_update()  # statistics of the observations are there from now on
+    model.finish_update()  # statistics of the observations exist from now on
 
     rollout = Rollout.from_trajectories(experience)
     with torch.no_grad():
@@ -587,7 +587,7 @@ def test_decisions_of_an_older_policy_are_weighted_and_clipped_around_the_presen
 
 
 class Other(RewardSignal):
-    """One point a decision, for ever; it counts its updates."""
+    """An environment with reward 1 per decision and no end, for a model that counts its updates."""
 
     name = "other"
     non_episodic = True
@@ -631,9 +631,7 @@ def test_every_reward_signal_has_its_head_discount_and_updates(tmp_path: Path) -
         last = rollout.is_last
         following = torch.from_numpy(~rollout.terminated) * ends[:, 0]
         torch.testing.assert_close(rollout.returns[last, 0, 0], rollout.rewards[last] + 0.9 * following)
-        torch.testing.assert_close(
-            rollout.returns[last, 0, 1], 2 + 0.5 * ends[:, 1]
-        )  # also where the episode came to its end
+        torch.testing.assert_close(rollout.returns[last, 0, 1], 2 + 0.5 * ends[:, 1])  # also for terminated episodes
         each = (rollout.returns - rollout.values)[:, 0]
         combined = each.mean(1)
         torch.testing.assert_close(rollout.advantages, (combined - combined.mean()) / combined.std(correction=0))
@@ -748,7 +746,7 @@ def test_schedules_decrease_to_unitys_minimum_and_functions_are_kept() -> None:
 )
 def test_wrong_options_raise(wrong: dict, words: str | None) -> None:
     env = make_toys(spaces.Discrete(2))
-    if words is None:  # no camera: the kind of encoder does not matter
+    if words is None:  # no camera: the type of encoder has no effect
         PPO("UnityPolicy", env, **wrong)
         return
     with pytest.raises((UnityGymError, InvalidValueError), match=words):
@@ -805,7 +803,7 @@ def test_rows_with_different_decision_periods_all_sensors_and_a_hybrid_action(tm
         period = rows + 1
         assert set(rows.tolist()) == {0, 1, 2, 3}
         within = ~rollout.is_last
-        # a point a tick: nothing was lost, doubled or given to another while the others decided
+        # reward 1 per tick: none is lost, doubled or credited to another agent
         torch.testing.assert_close(rollout.rewards[within], period[within])
         first = torch.from_numpy(np.cumsum(rollout.lengths) - rollout.lengths)
         own = rollout.trajectory
@@ -842,7 +840,7 @@ def test_rows_without_an_agent_do_not_act_with_wrappers_either(tmp_path: Path) -
     take = model._take_rollout
     model._take_rollout = lambda: rollouts.append(take()) or rollouts[-1]  # type: ignore[method-assign]
     model.learn(100)
-    for rollout in rollouts:  # a point a tick for each agent
+    for rollout in rollouts:  # reward 1 per tick for each agent
         assert (rollout.rewards[~rollout.is_last] > 0).all()
     env.close()
 
@@ -885,7 +883,7 @@ def test_a_discount_that_is_set_later_takes_effect(kind: Any, tmp_path: Path) ->
         assert model.gamma == (0.5 if change else signals[0].gamma)
         model.save(tmp_path / "model")
         model.learn(200)
-        assert signals[0].gamma == (0.99 if change else model.gamma)  # the user's own is as it was
+        assert signals[0].gamma == (0.99 if change else model.gamma)  # the user's dictionary is unchanged
         return torch.cat([part.detach().flatten() for part in model.policy.parameters()])
 
     expected = trained(False, signal=True)

@@ -100,7 +100,7 @@ def test_probabilities_over_stored_sequences_equal_those_of_acting(kind: type[PP
         for batch in rollout.shuffled(32, length, drop_last=False):
             valid = slice(None) if batch.valid is None else batch.valid
             found.append((model.policy.log_probs(batch) - batch.log_probs)[valid].abs().max().item())
-        # The memory that the update computes is the one that acted, as long as the weights are the same.
+        # The update computes the same recurrent state as acting while the weights are equal.
         before = rollout.memory.clone()
         model.policy.refresh_memory(rollout)
         first = rollout.sequences(length)[0][:, 0]
@@ -125,7 +125,7 @@ def test_sac_has_the_same_inputs_in_its_sequences_as_when_acting() -> None:
         return act(observations, masks, memory, *more)
 
     model.policy.act = noted  # type: ignore[method-assign]
-    model.buffer_init_steps = 10_000  # no update: the weights stay
+    model.buffer_init_steps = 10_000  # no update: the weights are unchanged
     model.learn(120)
     del model.policy.act
     seen, memories = (torch.cat(parts) for parts in zip(*states, strict=True))

@@ -53,7 +53,7 @@ def assert_no_player_remains(mark: str) -> None:
 
 
 class Nodes:
-    """A cluster of a head without room for samplers and two nodes, with room for one and for two."""
+    """Start a cluster: a head without capacity for samplers, a node for one and a node for two."""
 
     def __init__(self) -> None:
         cluster_utils = pytest.importorskip("ray.cluster_utils", reason="the extra ray is not installed")

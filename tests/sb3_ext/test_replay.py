@@ -1,4 +1,4 @@
-"""The replay buffer: every transition is one agent's own, whatever the rhythm in which agents decide and end."""
+"""The replay buffer: each transition belongs to one agent, for any timing of decisions and episode ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sb3_ext.replay import ReplayBuffer
 
 
 class Table:
-    """Agents that decide and end at random; what they see tells the row, the episode and the tick."""
+    """Agents that act and end at random; observations contain row, episode and tick."""
 
     def __init__(self, rows: int, seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
@@ -49,7 +49,7 @@ class Table:
 
 
 class Log:
-    """The same transitions, one by one."""
+    """The expected transitions, one by one."""
 
     def __init__(self) -> None:
         self.open: dict[int, dict[str, Any]] = {}
@@ -80,7 +80,7 @@ class Log:
 
 
 def fill(buffer: ReplayBuffer, steps: int, rows: int = 5, table: Table | None = None) -> Log:
-    """Act, and add each trajectory when it is finished; in the end, the running ones."""
+    """Act, and add each trajectory when it is finished; at the end, add the running ones."""
     table = table or Table(rows)
     log, rng = Log(), np.random.default_rng(1)
     agents = TrajectoryBuffer(buffer.sequence_length, buffer.memory_size)
@@ -102,7 +102,7 @@ def fill(buffer: ReplayBuffer, steps: int, rows: int = 5, table: Table | None = 
 
 
 def transitions(buffer: ReplayBuffer) -> list[dict[str, Any]]:
-    """All that can be drawn."""
+    """Return all transitions that can be sampled."""
     batch = buffer.sample(200 * len(buffer))
     valid = torch.ones(len(batch), dtype=torch.bool) if batch.valid is None else batch.valid
     arrays = {
@@ -156,7 +156,7 @@ def test_sequences_are_of_one_episode_without_gaps_and_start_with_their_recurren
     valid = batch.valid.view(-1, 4)
     assert valid[:, 0].all()
     assert set(valid.sum(1).tolist()) == {1, 2, 3, 4}
-    assert (valid[:, :-1] >= valid[:, 1:]).all()  # filled up at their ends only
+    assert (valid[:, :-1] >= valid[:, 1:]).all()  # padded at the end only
     within = valid[:, 1:]
     assert (places[:, 1:] == following[:, :-1])[within].all()
     assert (places[:, 1:, :2] == places[:, :1, :2])[within].all()

@@ -1,4 +1,4 @@
-"""Several processes share the updates of a model: same weights as one, one clear error, nothing left behind."""
+"""Several processes share the updates of a model: equal weights, one clear error, no leftover processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def learners(process: psutil.Process | None = None) -> list[Any]:
 
 
 def updated(kind: type[PPO] | type[SAC], devices: tuple[str, ...]) -> Any:
-    """A model after three updates of the same experience."""
+    """Return a model after three updates with the same experience."""
     if kind is PPO:
         options: dict[str, Any] = {"buffer_size": 100, "batch_size": 33, "n_epochs": 2, "max_grad_norm": 0.5}
         options |= {"advantage_normalization": "minibatch", "last_minibatch": "keep"}

@@ -1,4 +1,4 @@
-"""Curiosity, RND and GAIL: their numbers against float64 references, what they learn, and how they live and end."""
+"""Curiosity, RND and GAIL: losses against float64 references, learning checks, saving and loading."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def observe(spec: BehaviorSpec, rng: np.random.Generator, n: int) -> list[np.nda
         else:
             arrays.append(rng.normal(size=(n, *each.shape)).astype(np.float32))
             if len(each.shape) == 2:
-                arrays[-1][:, 2:] = 0  # not there
+                arrays[-1][:, 2:] = 0  # absent
     return arrays
 
 
 def make_rollout(spec: BehaviorSpec, seed: int = 0, lengths: tuple[int, ...] = (5, 3, 7, 1)) -> Rollout:
-    """Trajectories of random numbers, every second of which came to its end; raw actions three times the real ones."""
+    """Return trajectories of random data, every second one terminated; raw actions are three times the clipped ones."""
     rng, n = np.random.default_rng(seed), sum(lengths)
     size = spec.action_spec.continuous_size
     choices = [rng.integers(0, branch, (n, 1)) for branch in spec.action_spec.discrete_branches]
@@ -82,13 +82,13 @@ def make_rollout(spec: BehaviorSpec, seed: int = 0, lengths: tuple[int, ...] = (
 
 
 def filled_up(rollout: Rollout) -> Batch:
-    """All of it in sequences of 4, some of them filled up."""
+    """Return the whole rollout in sequences of 4, some of them padded."""
     decisions, valid = rollout.sequences(4)
     return Batch(rollout, decisions, valid.reshape(-1))
 
 
 def record(path: Path, spec: BehaviorSpec, episodes: int = 3, seed: int = 1, length: int = 6) -> Path:
-    """A demonstration of random numbers."""
+    """Return a demonstration of random data."""
     rng = np.random.default_rng(seed)
     with DemonstrationWriter(path, "Toy", spec) as writer:
         for _ in range(episodes):
@@ -112,7 +112,7 @@ def every_signal(path: Path, **network: Any) -> list[LearnedSignal]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# References: everything in float64, written from the papers. Only φ, the body that reads the sensors, is ours.
+# References in float64, written from the papers. Only φ, the body that encodes the sensors, is the package's.
 
 
 def double(arrays: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -120,7 +120,7 @@ def double(arrays: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def dense(module: Any, x: torch.Tensor) -> torch.Tensor:
-    """Layers with swish between them, from their weights."""
+    """Apply dense layers with swish between them."""
     for layer in module if isinstance(module, torch.nn.Sequential) else [module]:
         x = x @ layer.weight.T + layer.bias if isinstance(layer, torch.nn.Linear) else x / (1 + torch.exp(-x))
     return x
@@ -137,7 +137,7 @@ def one_hot(actions: torch.Tensor, spec: ActionSpec) -> torch.Tensor:
 
 
 def icm(net: Any, batch: Batch, spec: ActionSpec) -> tuple[torch.Tensor, torch.Tensor]:
-    """Forward and inverse error of each decision: Pathak et al. (2017), equations 5 and 3."""
+    """Return forward and inverse error of each decision: Pathak et al. (2017), equations 5 and 3."""
     here, there = net.encoder(double(batch.observations))[0], net.encoder(double(batch.next_observations))[0]
     guess = dense(net.forward_model, torch.cat([here, one_hot(batch.actions, spec)], 1))
     forward = 0.5 * ((guess - there) ** 2).sum(1)
@@ -181,7 +181,7 @@ class ReferenceGAIL:
         return -torch.log(1 - self.estimate(self.inputs(batch)) * (1 - 1e-7))
 
     def losses(self, batch: Batch, seed: int) -> dict[str, torch.Tensor]:
-        """The loss and its parts, with the random numbers that the seed gives."""
+        """Return the loss and its parts, with the random numbers of the seed."""
         valid = torch.ones(len(batch), dtype=torch.bool) if batch.valid is None else batch.valid
         policy = [array[valid] for array in self.inputs(batch)]
         count = len(policy[0])
@@ -228,7 +228,7 @@ def in_double(signal: LearnedSignal) -> Any:
 
 
 def check_gradients(signal: LearnedSignal, net: Any, loss: torch.Tensor) -> None:
-    """What the optimizer of `signal` was given, against the gradients of the reference."""
+    """Compare the gradients that the optimizer of `signal` received with the reference."""
     loss.backward()
     for (name, actual), (_, reference) in zip(signal.named_parameters(), net.named_parameters(), strict=True):
         if reference.grad is not None:
@@ -245,7 +245,7 @@ def test_curiosity_agrees_with_a_float64_reference(spec: BehaviorSpec, normalize
     signal.setup(spec)
     signal.update_normalization(rollout.observations)
     batch = filled_up(rollout)
-    assert signal.rewards(batch).tolist() == [0] * len(batch)  # nothing is known yet
+    assert signal.rewards(batch).tolist() == [0] * len(batch)  # no statistics yet
     for _ in range(3):
         net = in_double(signal)
         forward, inverse = icm(net, batch, spec.action_spec)
@@ -320,7 +320,7 @@ def test_the_gradient_penalty_equals_finite_differences_over_every_input(tmp_pat
                     moved = flat.clone()
                     moved[:, place] += sign * step
                     changed = [moved.reshape(array.shape) if index == k else each for k, each in enumerate(inputs)]
-                    if array.ndim == 3:  # entities that are not there must not appear
+                    if array.ndim == 3:  # absent entities must stay absent
                         changed[index] = torch.where(array == 0, 0.0, changed[index])
                     sides.append(reference.estimate(changed))
                 squares += ((sides[0] - sides[1]) / (2 * step)) ** 2
@@ -342,7 +342,7 @@ def test_rewards_of_gail_keep_their_precision_where_the_discriminator_saturates(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What they learn
+# Learning
 
 
 def ring(rng: np.random.Generator, places: int, n: int = 64, size: int = 8) -> Rollout:
@@ -409,7 +409,7 @@ def test_gail_alone_learns_3dball_and_its_estimates_separate_then_converge(tmp_p
     rng = np.random.default_rng(0)
 
     def expert(seen: np.ndarray) -> np.ndarray:
-        """Draws the ball to the middle and slows it, with a shaky hand."""
+        """A noisy policy that moves the ball to the middle and slows it."""
         wanted = np.array([0.07, -0.07]) * seen[[2, 4]] + np.array([0.14, -0.14]) * seen[[5, 7]]
         return np.clip(11.5 * (wanted - seen[:2]) + rng.uniform(-0.5, 0.5, 2), -1, 1).astype(np.float32)
 
@@ -531,7 +531,7 @@ def test_every_algorithm_trains_with_all_reward_signals_sensors_masks_hybrid_act
     for name in ("curiosity_forward_loss", "curiosity_inverse_loss", "rnd_loss", "gail_loss", "gail_grad_mag_loss"):
         assert np.isfinite(told[f"train/{name}"])
     assert np.isfinite(told["train/cloning_loss"])
-    if algorithm != "SAC":  # it asks for rewards when it learns from a decision, not once
+    if algorithm != "SAC":  # SAC computes the reward each time it samples a decision, not once
         for name in ("curiosity", "rnd", "gail"):
             assert told[f"rollout/{name}_reward"] > 0
             assert np.isfinite(told[f"rollout/{name}_value_estimate"])
@@ -607,7 +607,7 @@ def test_a_signal_keeps_its_learning_rate_after_loading() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Demonstrations and refusals
+# Demonstrations and errors
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)

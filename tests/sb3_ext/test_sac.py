@@ -1,4 +1,4 @@
-"""SAC: its numbers against float64 references and plain SB3, its life as an SB3 algorithm, and what it learns."""
+"""SAC: losses against float64 references and plain SB3, its interface as an SB3 algorithm, and learning checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ACTIONS = {"numbers": NUMBERS, "choice": spaces.Discrete(4), "branches": spaces.
 
 
 class Endless(RewardSignal):
-    """A number that an observation tells, for ever; it counts its updates."""
+    """An environment without an end, for a model that counts its updates."""
 
     name = "endless"
     non_episodic = True
@@ -51,7 +51,7 @@ class Endless(RewardSignal):
 
 
 class Noise:
-    """Standard normal numbers as if drawn, and what they were."""
+    """Replace the standard normal samples, and record them."""
 
     def __init__(self) -> None:
         self.drawn: list[torch.Tensor] = []
@@ -101,7 +101,7 @@ class Reference:
         return torch.stack(out, 1)
 
     def body(self, name: str, steps: int, part: int) -> torch.Tensor:
-        """Of the first states of each sequence, (sequences · steps, features)."""
+        """Return the features of the first states of each sequence, (sequences · steps, features)."""
         arrays = [array.view(self.batch.sequences, self.batch.length + 1, -1)[:, :steps] for array in self.batch.states]
         x = self.normalized(torch.cat(arrays, 2))
         if name == "body" or self.settings.memory_size:
@@ -113,7 +113,7 @@ class Reference:
         return x
 
     def q(self, name: str, x: torch.Tensor, continuous: torch.Tensor | None, twin: int, signal: int) -> torch.Tensor:
-        """(m, choices or 1)."""
+        """Return q values, (m, discrete actions or 1)."""
         x = x if continuous is None else torch.cat([x, continuous], 1)
         for layer in (0, 2):
             x = self.swish(
@@ -125,7 +125,7 @@ class Reference:
         return x[:, signal * branch_size : (signal + 1) * branch_size]
 
     def act(self, x: torch.Tensor, masks: torch.Tensor, noise: torch.Tensor | None) -> tuple[Any, Any, list[Any]]:
-        """Numbers, their log-density, and the probabilities of each branch."""
+        """Return continuous actions, their log-density, and the probabilities of each branch."""
         continuous = log_density = None
         if self.action.continuous_size:
             assert noise is not None
@@ -214,7 +214,7 @@ class Reference:
         }
 
     def gradients(self, losses: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Of each loss for what it changes, and nothing else."""
+        """Return the gradients of each loss for the parameters that it updates."""
         found = {}
         for part, loss in (
             (("body.", "head."), losses["actor_loss"]),
@@ -383,7 +383,7 @@ def test_each_agent_has_its_own_recurrent_state_which_is_replayed_in_sequences()
             assert not following.any()  # an episode starts
         else:
             torch.testing.assert_close(memory, following)
-            assert memory[:, :8].ne(memory[:, 8:]).any()  # the critics have one of their own
+            assert memory[:, :8].ne(memory[:, 8:]).any()  # the critics have their own
             continued += 1
     assert continued > 10
     env.close()
@@ -622,8 +622,8 @@ def test_rows_with_different_decision_periods_all_sensors_and_a_hybrid_action(tm
     assert set(rows.tolist()) == {0, 1, 2, 3}
     assert torch.equal(rows, rows_after)
     over, rewards = batch.terminated[valid], batch.rewards[valid]
-    # A point a tick, and the true last state at every end. Agent 0 ends by itself with the point of its last tick; the
-    # others are cut off in the tick of their last decision, before its point.
+    # Reward 1 per tick, and the true last state at every end. Agent 0 terminates with the reward of its last tick; the
+    # others are interrupted in the tick of their last decision, before its reward.
     assert torch.equal(over, (rows == 0) & (ticks == 5))
     assert over.any()
     assert torch.equal(rewards, ticks_after - ticks + over)

@@ -1,4 +1,4 @@
-"""Self-play: who plays for the teams that do not learn, Elo's ratings, and what a run keeps of them."""
+"""Self-play: opponents of the learning team, Elo ratings, and the state that a run stores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS = AREAS * MEMBERS
 
 
 class Constant:
-    """Always makes the same choice."""
+    """A policy that always returns the same action."""
 
     memory_size = 0
 
@@ -56,7 +56,7 @@ class Constant:
 
 
 class Named(SelfPlay):
-    """The n-th snapshot always chooses n mod 3; who was drawn is noted."""
+    """Snapshot n always returns action n mod 3; sampled opponents are recorded."""
 
     def setup(self, model: UnityAlgorithm) -> None:
         self.taken = 0
@@ -87,7 +87,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 
 def small(env: UnityVecEnv, kind: type[UnityAlgorithm] = PPO, **options: Any) -> Any:
-    """A model that learns from 60 decisions at a time."""
+    """Return a model with updates every 60 decisions."""
     numbers: dict[str, Any] = {"batch_size": 16, "seed": 0, "policy_kwargs": {"hidden_units": 8, "num_layers": 1}}
     if kind is SAC:
         return SAC("UnitySACPolicy", env, buffer_size=4000, steps_per_update=10, **numbers | options)
@@ -95,13 +95,13 @@ def small(env: UnityVecEnv, kind: type[UnityAlgorithm] = PPO, **options: Any) ->
     return kind(policy, env, buffer_size=60, n_epochs=1, time_horizon=8, **numbers | options)  # type: ignore[call-arg]
 
 
-# --- Who plays, and what that does to the ratings -------------------------------------------------------------------
+# --- Opponents and ratings -------------------------------------------------------------------------------------------
 
 
 class Referee(SelfPlayVecEnv):
-    """Keeps its own books, game by game and agent by agent, from what it knows of the scene.
+    """A reference that keeps its own records, match by match and agent by agent, from the rules of the scene.
 
-    Rows are sorted by area in this scene, and a game of an area starts for all its agents together.
+    Rows are sorted by area in this scene, and a match of an area starts for all its agents together.
     """
 
     self_play: Named
@@ -133,7 +133,7 @@ class Referee(SelfPlayVecEnv):
         for row in range(ROWS):
             if deciding[row] and isinstance(player := self.meets[row // MEMBERS].player(), Constant):
                 assert sent[other].discrete[row] == player.choice
-        # Results: by Elo's formula, one for each game that was not interrupted.
+        # Results by Elo's formula, one per match that was not interrupted
         newest = self.self_play.newest
         for area in range(AREAS):
             row = area * MEMBERS
@@ -146,7 +146,7 @@ class Referee(SelfPlayVecEnv):
                 gain = 2.0 * (score - 1 / (1 + 10 ** ((rivals - mine_before) / 400)))
                 self.elo[newest], self.elo[rival] = mine_before + gain, rivals - gain
                 self.results += 1
-        # New players after every 40 decisions of the others; they play from each area's next game on.
+        # New opponents after every 40 decisions of the others; they act from each area's next match on.
         before = self.decisions // 40
         self.decisions += int(deciding.sum())
         assert len(self.self_play.drawn) - drawn == (self.decisions // 40 > before)
@@ -181,7 +181,7 @@ def test_opponents_and_ratings_equal_those_of_a_reference_match_by_match(make: A
     env = make(play, kind=Referee)
     model = small(env)
     model.learn(1000, callback=SelfPlayCallback())
-    assert env.learned == [240, 480, 720, 960]  # all agents decide at once: six a step
+    assert env.learned == [240, 480, 720, 960]  # all agents act at once: six per step
     assert [snapshot.step for snapshot in play.snapshots] == [900, 954, 1002]
     assert play.taken == 21
     kinds = {type(opponent.player()).__name__ for opponent in play.drawn}
@@ -208,7 +208,7 @@ def test_all_decisions_of_the_learning_team_and_no_others_are_learned_from(make:
     model.learn(360, callback=SelfPlayCallback())
     assert model.num_timesteps == 360
     teams = np.concatenate(seen)[:, TEAM]
-    # Six decide at a time. The first team learns from 0 to 102 and from 204 to 300; nothing is lost at the changes.
+    # Six act at a time. The first team learns from 0 to 102 and from 204 to 300; no decision is lost at the changes.
     assert [np.count_nonzero(teams == team) for team in (0, 1)] == [102 + 96, 102 + 60]
 
 
@@ -228,7 +228,7 @@ def test_sac_stores_the_learning_team_only_and_no_sequence_spans_a_team_change(m
 
 
 def assert_one_game(views: Array) -> None:
-    """Whether this is what one agent saw, decision by decision."""
+    """Return whether these are one agent's observations, decision by decision."""
     assert (np.diff(views[:, TIME]) == 1).all()
     for column in (AREA, TEAM, MEMBER):
         assert len(set(views[:, column])) == 1
@@ -257,7 +257,7 @@ def test_agents_that_join_a_running_match_meet_its_opponents() -> None:
     matchmaker.enter("A?team=1", table, play)  # type: ignore[arg-type]
     matchmaker.enter("B?team=0", mine, play)  # type: ignore[arg-type]
     matchmaker.store_outcomes()
-    matchmaker.learn("B?team=0")  # draws again for the next games
+    matchmaker.learn("B?team=0")  # samples again for the next matches
     table.requests_decision[2] = table.alive[2] = table.terminated[3] = True
     matchmaker.store_outcomes()
     assert [None if opponent is None else opponent.step for opponent in matchmaker.players("A?team=1")] == [0, 0, 0, 2]
@@ -331,7 +331,7 @@ def test_a_loaded_model_continues_with_its_opponents_and_rating(make: Any, tmp_p
         assert torch.equal(_logits(old.player(), observations), _logits(new.player(), observations))
 
 
-# --- Model files ----------------------------------------------------------------------------------------------------
+# --- Model files -----------------------------------------------------------------------------------------------------
 
 
 def test_a_model_file_acts_as_opponent_and_is_rated(make: Any, tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_model_files_act_for_a_behavior_that_does_not_learn(make: Any, tmp_path:
 
 
 def config(folder: Path, scene: str, **keys: Any) -> str:
-    """Settings of both behaviors of a scene."""
+    """Write settings of both behaviors of a scene."""
     names = {"Duel": ["Duelist"], "Hunt": ["Hunter", "Prey"]}[scene]
     play = {"save_steps": 120, "team_change": 240, "swap_steps": 60, "window": 3, **keys.pop("self_play", {})}
     behavior = {
@@ -397,7 +397,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """The command, in this process."""
+    """Run the command in this process."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> None:
@@ -412,7 +412,7 @@ def status(run: Path) -> dict[str, Any]:
 
 
 def kept(run: Path, behavior: str) -> SelfPlay:
-    """The self-play of the newest checkpoint."""
+    """Return the self-play state of the newest checkpoint."""
     newest = Checkpoints(run / behavior).newest()
     assert newest is not None
     play = PPO.load(newest).self_play
@@ -448,12 +448,12 @@ def test_a_killed_run_resumes_with_its_snapshots_rating_and_team(tmp_path: Path)
     for number, _, weights in after.snapshots:
         for name, part in old.get(number, {}).items():
             assert np.array_equal(part, weights[name])
-    assert abs(after.elo - before.elo) < 90 / 3  # by games of two agents and three decisions, of at most 1 each
+    assert abs(after.elo - before.elo) < 90 / 3  # by matches of two agents and three decisions, of at most 1 each
     assert status(run)["Duelist"]["elo"] == after.elo
 
 
 def summaries_of(process: subprocess.Popen[str]) -> Iterator[tuple[str, str]]:
-    """Behavior and step of each summary that a run prints."""
+    """Return behavior and step of each summary that a run prints."""
     for line in process.stdout or ():
         if match := re.match(r"\[INFO\] (.+)\. Step: (\d+)\. ", line):
             yield match[1], match[2]
@@ -515,7 +515,7 @@ def test_a_model_file_of_the_settings_acts_as_opponent(tmp_path: Path, make: Any
     assert path == "old.onnx"
 
 
-# --- What is refused ------------------------------------------------------------------------------------------------
+# --- Errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trainer", ["ppo", "poca"])
@@ -533,7 +533,7 @@ def test_teams_of_one_behavior_without_self_play_learn_together(
     model = {"ppo": PPO, "poca": POCA}[trainer].load(last)
     assert model.num_timesteps == 240
     assert model._n_updates == 4 * model.n_epochs
-    # A game gives 1 to one team and -1 to the other, or 0 to both, so that the mean over both is 0.
+    # A match gives 1 to one team and -1 to the other, or 0 to both, so that the mean over both is 0.
     for mean in re.findall(r"Mean Group Reward: (-?[\d.]+)\. ", output):
         assert abs(float(mean)) < 0.5
 

@@ -1,4 +1,4 @@
-"""The YAML of ML-Agents: what it gives, what it refuses, and how the refusal reads."""
+"""Configuration files of ML-Agents: values, command-line flags, errors and legacy files."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ CONFIGS = sorted(set((ROOT / "configs").glob("*/*.yaml")) - set((ROOT / "configs
 
 
 def title(path: Path) -> str:
-    """Of one of our configurations: "algorithm/scene"."""
+    """Return the id of a shipped configuration: "algorithm/scene"."""
     return f"{path.parent.name}/{path.stem}"
 
 
 def official() -> dict[str, Any]:
-    """Unity's own configurations by "algorithm/scene"."""
+    """Return Unity's own configurations by "algorithm/scene"."""
     if not OFFICIAL.exists():
         pytest.skip("the shared folder with Unity's own configurations is not here")
     tree = json.loads(OFFICIAL.read_text(encoding="utf-8"))
@@ -67,13 +67,13 @@ def behavior(**keys: Any) -> str:
     return yaml.safe_dump({"behaviors": {"Ball": {"trainer_type": "ppo", **keys}}}, sort_keys=False)
 
 
-def refusal(text: str, flags: dict[str, object] | None = None) -> str:
+def message_of(text: str, flags: dict[str, object] | None = None) -> str:
     with pytest.raises(SettingsError) as caught:
         loads(text, "my.yaml", flags)
     return str(caught.value)
 
 
-# --- What arrives ---------------------------------------------------------------------------------------------------
+# --- Values ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_official_configuration_is_read_value_by_value() -> None:
@@ -106,10 +106,10 @@ def test_shipped_configurations_have_unitys_hyperparameters(path: Path) -> None:
         "ppo/Sorter": "ppo/Sorter_curriculum",
     }
     unitys = official()[under_another_name.get(title(path), title(path))]
-    if title(path) == "imitation/3DBall":  # what it learns from is ours, how it learns is not
+    if title(path) == "imitation/3DBall":  # the scene may differ, the hyperparameters may not
         for behaviors in (tree["behaviors"], unitys["behaviors"]):
             del behaviors["3DBall"]["reward_signals"], behaviors["3DBall"]["max_steps"]
-    elif title(path) == "ppo/Match3Vector":  # a player of ours has one of Unity's behaviors
+    elif title(path) == "ppo/Match3Vector":  # an embedded player has one of Unity's behaviors
         del tree["environment_parameters"]
         unitys = {"behaviors": {"Match3VectorObs": unitys["default_settings"]}}
     elif title(path) == "ppo/Sorter":
@@ -267,7 +267,7 @@ def test_environment_parameters_are_numbers_samplers_or_curricula() -> None:
     assert loads(dump(settings)) == settings
 
 
-# --- The command line -----------------------------------------------------------------------------------------------
+# --- The command line ------------------------------------------------------------------------------------------------
 
 
 def test_a_flag_overrides_the_file_which_overrides_the_default() -> None:
@@ -275,7 +275,7 @@ def test_a_flag_overrides_the_file_which_overrides_the_default() -> None:
     settings = loads(
         text,
         flags={
-            "env_settings.num_envs": 1,  # the default, but typed
+            "env_settings.num_envs": 1,  # the default, but given on the command line
             "engine_settings.time_scale": 1,
             "checkpoint_settings.run_id": "first",
             "behaviors.*.network_settings.deterministic": True,
@@ -323,13 +323,13 @@ def test_of_resume_and_initialize_from_the_one_on_the_command_line_wins_and_else
 
 
 def test_a_wrong_flag_is_reported_as_a_flag() -> None:
-    message = refusal(behavior(), {"env_settings.num_envs": 0})
+    message = message_of(behavior(), {"env_settings.num_envs": 0})
     assert message == "command line: env_settings.num_envs is 0: give a number of at least 1"
 
 
-# --- What is refused ------------------------------------------------------------------------------------------------
+# --- Errors ----------------------------------------------------------------------------------------------------------
 
-# Texts with a place, @, for what is wrong.
+# Templates in which @ is replaced by the mistake
 CURRICULUM = """\
 behaviors: {Ball: {}}
 environment_parameters:
@@ -350,7 +350,7 @@ CRITERIA = "environment_parameters.height.curriculum[0].completion_criteria"
 
 # text, line, key path, value, remedy
 BROKEN = [
-    # Unknown keys, with what was meant or where they belong.
+    # Unknown keys, with the nearest key or the right section
     ("behaviour: {Ball: {}}", 1, "behaviour", "{'Ball': {}}", "did you mean behaviors?"),
     ("Ball: {trainer_type: ppo}", 1, "Ball", "{'trainer_type': 'ppo'}", "write it under behaviors"),
     ("behaviors: {}\nenv_setting: {}", 2, "env_setting", "{}", "did you mean env_settings?"),
@@ -376,7 +376,7 @@ BROKEN = [
     (SIGNAL.replace("@", "rnd: {gama: 1}"), 4, f"{B}.reward_signals.rnd.gama", "1", "did you mean gamma?"),
     ("torch_settings: {devices: cpu}", 1, "torch_settings.devices", "'cpu'", "did you mean device?"),
     ("engine_settings: {num_envs: 2}", 1, "engine_settings.num_envs", "2", "it belongs under env_settings"),
-    # Values of the wrong kind.
+    # Values of the wrong type
     (BALL.replace("@", "max_steps: many"), 3, f"{B}.max_steps", "'many'", "give a finite number"),
     (BALL.replace("@", "max_steps: 1.5"), 3, f"{B}.max_steps", "1.5", "give a whole number"),
     (BALL.replace("@", "max_steps: true"), 3, f"{B}.max_steps", "True", "give a finite number"),
@@ -389,7 +389,7 @@ BROKEN = [
     (HYPER.replace("@", "learning_rate: .inf"), 5, f"{H}.learning_rate", "inf", "give a finite number"),
     ("env_settings: {env_args: --level 3}", 1, "env_settings.env_args", "'--level 3'", "give a list"),
     ("debug: 1", 1, "debug", "1", "give true or false"),
-    # Values outside of what is known or makes sense.
+    # Values out of range
     (BALL.replace("@", "trainer_type: pro"), 3, f"{B}.trainer_type", "'pro'", "did you mean ppo?"),
     (HYPER.replace("@", "beta_schedule: liner"), 5, f"{H}.beta_schedule", "'liner'", "did you mean linear?"),
     (NETWORK.replace("@", "vis_encode_type: cnn"), 4, f"{N}.vis_encode_type", "'cnn'", "nature_cnn, resnet, match3"),
@@ -442,7 +442,7 @@ BROKEN = [
     ("engine_settings: {time_scale: -1}", 1, "engine_settings.time_scale", "-1", "above 0"),
     ("checkpoint_settings: {run_id: ''}", 1, "checkpoint_settings.run_id", "''", "give a text"),
     ("torch_settings: {device: gpu}", 1, "torch_settings.device", "'gpu'", "cpu, cuda, mps or xpu"),
-    # Environment parameters.
+    # Environment parameters
     (PARAMETER.replace("@", "heavy"), 3, MASS, "'heavy'", "a number, sampler_type"),
     (
         PARAMETER.replace("@", "{sampler_type: unifrom, sampler_parameters: {}}"),
@@ -510,7 +510,7 @@ BROKEN = [
         "'Bell'",
         "did you mean Ball?",
     ),
-    # The text itself.
+    # YAML syntax
     ("behaviors: {Ball: {max_steps: 1, max_steps: 2}}", 1, f"{B}.max_steps", "twice", "Delete one"),
     ("a:\n\t- b", 2, "no YAML", "token", "Correct the text"),
     ("behaviors: {Ball: ", 1, "no YAML", "expected", "Correct the text"),
@@ -518,7 +518,7 @@ BROKEN = [
     ("{[a]: b}", 1, "the file has a key that is no text", "", "Write a text"),
     ("- Ball", None, "no block of keys", "['Ball']", "Write at least behaviors"),
     ("", None, "empty", "", "Write at least behaviors"),
-    # The oldest format.
+    # The oldest format
     ("default: {batchsize: 5}", 1, "default.batchsize", "5", "did you mean batch_size?"),
     ("default: {batch_size: 5}\nBall: {lambd: 5}", 2, "Ball.lambd", "5", "of at most 1"),
     ("default: {lambd: 5}\nBall: {batch_size: 5}", 1, "default.lambd", "5", "of at most 1"),
@@ -546,7 +546,7 @@ BROKEN = [
 def test_an_error_names_file_line_key_path_value_and_remedy(
     text: str, line: int | None, path: str, value: str, remedy: str
 ) -> None:
-    message = refusal(text)
+    message = message_of(text)
     assert message.startswith(f"my.yaml, line {line}" if line else "my.yaml: ")
     assert path in message
     assert value in message
@@ -572,7 +572,7 @@ environment_parameters:
   height: {curriculum: [{name: a, value: 1, completion_criteria: {behavior: C, measure: sum}}, {name: b, value: x}]}
 debug: maybe
 """
-    assert [re.split(" is | has ", line)[0] for line in refusal(text).splitlines()] == [
+    assert [re.split(" is | has ", line)[0] for line in message_of(text).splitlines()] == [
         "my.yaml, line 3: default_settings.hyperparameters.tao",
         "my.yaml, line 3: default_settings.hyperparameters.batch_size",
         "my.yaml, line 4: default_settings.max_steps",
@@ -588,7 +588,7 @@ debug: maybe
 @pytest.mark.filterwarnings("ignore:.*oldest format")
 def test_all_mistakes_of_flat_sections_are_reported_at_once() -> None:
     text = "default: {batchsize: 5, lambd: 5}\nA: B\nB: A\nC: {num_layers: 0, use_recurrent: 'no'}\nD: E\nF: 3"
-    assert [line.split(" is ")[0] for line in refusal(text).splitlines()] == [
+    assert [line.split(" is ")[0] for line in message_of(text).splitlines()] == [
         "my.yaml, line 1: default.batchsize",
         "my.yaml, line 1: default.lambd",
         "my.yaml, line 2: A",
@@ -600,12 +600,12 @@ def test_all_mistakes_of_flat_sections_are_reported_at_once() -> None:
 
 
 def test_lessons_of_unknown_behaviors_are_reported_together_with_other_mistakes() -> None:
-    message = refusal(LESSON.replace("@", "behavior: Bell") + "debug: 1\n")
+    message = message_of(LESSON.replace("@", "behavior: Bell") + "debug: 1\n")
     assert [line.split(": ")[1].split(" is ")[0] for line in message.splitlines()] == [f"{CRITERIA}.behavior", "debug"]
 
 
 def test_a_mistake_in_default_settings_is_reported_there() -> None:
-    message = refusal("behaviors: {Ball: {}}\ndefault_settings:\n  max_steps: -1")
+    message = message_of("behaviors: {Ball: {}}\ndefault_settings:\n  max_steps: -1")
     assert message.startswith("my.yaml, line 3: default_settings.max_steps is -1")
 
 
@@ -629,7 +629,7 @@ def test_any_file_content_raises_only_a_settings_error() -> None:
     trees = [old, *(yaml.safe_load(path.read_text(encoding="utf-8")) for path in CONFIGS)]
     values = [None, 5, -1, True, "", "x", "1e7", float("nan"), 10**400, [], [None], {}, {"a": 1}, {"curriculum": [5]}]
     chance = random.Random(1)
-    refused: list[str] = []
+    messages: list[str] = []
     for _ in range(150):
         tree = copy.deepcopy(chance.choice(trees))
         *above, key = chance.choice(list(places(tree)))
@@ -640,11 +640,11 @@ def test_any_file_content_raises_only_a_settings_error() -> None:
         try:
             settings = loads(yaml.safe_dump(tree), "my.yaml")
         except SettingsError as error:
-            refused.append(str(error))
+            messages.append(str(error))
         else:
             assert loads(dump(settings)) == settings
-    assert 50 < len(refused) < 150
-    assert all("my.yaml" in message for message in refused)
+    assert 50 < len(messages) < 150
+    assert all("my.yaml" in message for message in messages)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -665,7 +665,7 @@ def test_a_behavior_without_settings_is_named_with_the_nearest() -> None:
         loads("behaviors: {3DBall: {}}").behavior("3DBal")
 
 
-# --- Older files ----------------------------------------------------------------------------------------------------
+# --- Legacy files ----------------------------------------------------------------------------------------------------
 
 
 def translated(text: str) -> tuple[RunSettings, list[str]]:
@@ -899,7 +899,7 @@ curriculum:
 def test_mistakes_in_an_old_curriculum_are_reported_with_their_line() -> None:
     text = "behaviors: {Jumper: {}}\ncurriculum:\n" + OLD_CURRICULUM.replace("0.5", "5").replace("0, 1, 2", "0, x")
     text += "  Other: {thresholds: 1, parameters: {}, tresholds: 2}\n  Third: 3\n"
-    assert [line.split(" is ")[0] for line in refusal(text).splitlines()] == [
+    assert [line.split(" is ")[0] for line in message_of(text).splitlines()] == [
         "my.yaml, line 5: curriculum.Jumper.thresholds[1]",
         "my.yaml, line 8: curriculum.Jumper.parameters.low",
         "my.yaml, line 9: curriculum.Other.tresholds",
@@ -943,7 +943,7 @@ def test_schedules_and_rates_follow_others_except_those_of_default_settings() ->
 
 @pytest.mark.filterwarnings("ignore:.*old key")
 def test_an_error_in_a_translated_key_names_the_key_in_the_file() -> None:
-    message = refusal(SIGNAL.replace("@", "curiosity: {encoding_size: -1}"))
+    message = message_of(SIGNAL.replace("@", "curiosity: {encoding_size: -1}"))
     assert message.startswith("my.yaml, line 4: behaviors.Ball.reward_signals.curiosity.encoding_size is -1")
 
 

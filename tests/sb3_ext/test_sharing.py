@@ -24,7 +24,7 @@ MLAGENTS = Path(__file__).parent / "mlagents"
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub]:
-    """A server that the client of this process uses, with a token."""
+    """Start a server, and let the client of this process use it with a token."""
     monkeypatch.chdir(tmp_path)
     with running_hub() as running:
         monkeypatch.setattr(constants, "ENDPOINT", running.endpoint)
@@ -38,7 +38,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results folder of a run of Basic."""
+    """Return the results folder of a run of Basic."""
     folder = tmp_path_factory.mktemp("trained")
     behavior = {"trainer_type": "ppo", "max_steps": 200, "summary_freq": 100, "network_settings": {"hidden_units": 8}}
     tree = {"behaviors": {"Basic": behavior}, "env_settings": {"env_path": "Unity-Basic-v0"}}
@@ -113,7 +113,7 @@ def test_a_repository_of_mlagents_push_to_hf_can_be_pulled(server: ModelHub, tmp
     server.repositories["unity/ball"] = repository
     folder = pull("unity/ball", local_dir=str(tmp_path / "downloads"))
     assert (folder / "3DBall" / "checkpoint.pt").read_bytes() == repository["3DBall/checkpoint.pt"]
-    assert not [*folder.glob("run.sh"), *folder.glob("a.exe")]  # no programs
+    assert not [*folder.glob("run.sh"), *folder.glob("a.exe")]  # no executables
 
 
 def test_a_player_that_cannot_be_launched_leaves_the_results_of_the_training(

@@ -1,4 +1,4 @@
-"""The command `unity-learn sweep`: trials, pruning, the study's file and what is written at the end."""
+"""The command `unity-learn sweep`: trials, pruning, the study file and the final output."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Train = Callable[[RunSettings, Sequence[StatsWriter]], int]
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
-    """The runs of trials, whose mean reward is the learning rate times the seed plus one; nothing is trained."""
+    """Replace the runs of trials: the mean reward is the learning rate times the seed plus one, without training."""
     runs: list[RunSettings] = []
 
     def train(settings: RunSettings, writers: Sequence[StatsWriter]) -> int:

@@ -1,4 +1,4 @@
-"""`--track`: what the clients of Weights & Biases and MLflow get, without a network."""
+"""`--track`: the data sent to the clients of Weights & Biases and MLflow, without a network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATS = {"Environment/Cumulative Reward": 0.5, "Losses/Value Loss": 2.0}
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run."""
+    """Return the folder of a run."""
     monkeypatch.chdir(tmp_path)
     for name in ("WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"):
         monkeypatch.delenv(name, raising=False)

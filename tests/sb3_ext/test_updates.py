@@ -1,4 +1,4 @@
-"""What an update costs besides its arithmetic: copies, and numbers moved from the device."""
+"""The overhead of updates: copies, and values moved from the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sb3_ext.rollout import Batch, Rollout
 
 
 class Moves(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the single numbers that Python gets of tensors."""
+    """A dispatch mode that counts the values that Python reads from tensors."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""How the value heads of all algorithms are initialized: alike, and each reward signal's independently."""
+"""Value heads are initialized alike in all algorithms, and independently per reward signal."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_camera_images_are_tiled() -> None:
 
 @pytest.mark.slow
 def test_maskable_ppo_learns_from_camera_goal_and_mask() -> None:
-    """On a grid of 2 × 2 cells in half a minute; walking to either thing at random pays 0."""
+    """On a grid of 2 × 2 cells in half a minute; walking to either object at random has return 0."""
     env = UnityVecEnv("Unity-GridWorld-v0", num_areas=32, seed=0, environment_parameters={"gridSize": 2})
     network = {"net_arch": [128, 128], "activation_fn": torch.nn.ReLU}
     settings = {"n_steps": 32, "batch_size": 64, "n_epochs": 3, "learning_rate": 5e-4, "gamma": 0.9}

@@ -1,4 +1,4 @@
-"""`learn(workers=…)`: the agents of a script act in other processes, and the model learns the same."""
+"""`learn(workers=…)`: agents act in other processes, and the model learns the same."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def no_worker_remains() -> bool:
 
 
 class Calls(BaseCallback):
-    """Counts calls and finished episodes."""
+    """A callback that counts calls and finished episodes."""
 
     def __init__(self) -> None:
         super().__init__()

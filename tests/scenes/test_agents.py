@@ -1,4 +1,4 @@
-"""What agents of any scene can do, on the wire: masks, images, stacks, groups, several behaviors, new ids."""
+"""Features of agents in messages: masks, images, stacks, groups, several behaviors, new ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def yard(launch) -> EmbeddedClient:
 
 
 def walk(client: EmbeddedClient, message: Message, first: int, second: int, push: float = 0.0) -> Message:
-    """Everyone chooses `first` in the first branch, the first walker `second` in the other."""
+    """Step with action `first` in the first branch, and for the first walker `second` in the other."""
     n = len(message.deciding(WALKER))
     actions = [[first, second if i == 0 else 0] for i in range(n)]
     return client.exchange(STEP, {WALKER: mixed(np.full((n, 1), push), actions)}, b"")

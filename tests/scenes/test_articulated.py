@@ -1,4 +1,4 @@
-"""Articulated bodies: their poses, their drives and what is computed ahead."""
+"""Articulated bodies: poses, drives and the simulation of several ticks at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def turn_arm(bodies: ArticulatedBodies, degrees: float) -> None:
 
 
 def arm_angles(bodies: ArticulatedBodies, ticks: int) -> Array:
-    """The angle of the arm after each tick, radians."""
+    """Return the angle of the arm after each tick, in radians."""
     angles = []
     for _ in range(ticks):
         bodies.step(1)
@@ -56,13 +56,13 @@ def arm_angles(bodies: ArticulatedBodies, ticks: int) -> Array:
 
 
 def inertia(bodies: ArticulatedBodies) -> float:
-    """Of the arm about its joint, kg m²."""
+    """Return the arm's moment of inertia about its joint, kg m²."""
     body = bodies.models[0].body("arm")
     return body.inertia[0] + body.mass[0] * 0.5**2
 
 
 def period(angles: Array) -> float:
-    """Twice the mean time between the passages through zero, in seconds."""
+    """Return the period: twice the mean time between zero crossings, in seconds."""
     crossed = np.flatnonzero(angles[:-1] * angles[1:] < 0)
     exact = crossed + angles[crossed] / (angles[crossed] - angles[crossed + 1])
     return 2 * TICK * float(np.diff(exact).mean())
@@ -184,7 +184,7 @@ def test_several_ticks_at_once_equal_single_ticks() -> None:
             stepwise.step(1)
             assert ahead.position == pytest.approx(stepwise.position)
             assert ahead.velocity == pytest.approx(stepwise.velocity)
-            if (decision, left) == (4, 3):  # an end in mid-period
+            if (decision, left) == (4, 3):  # an end between two decisions
                 for bodies in (ahead, stepwise):
                     bodies.put(np.array([1]), np.array([0, 3.0, 0]), about_y(np.array([1.0])))
             if (decision, left) == (5, 2):

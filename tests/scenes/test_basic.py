@@ -56,7 +56,7 @@ def test_a_reset_of_the_client_leaves_the_agent_where_it_is(launch) -> None:
     client.step(BASIC, discrete(2))
     (agent,) = client.reset().agents[BASIC]
     assert (agent.id, position(agent), agent.done) == (0, 11, False)
-    assert agent.reward == pytest.approx(-0.01)  # of the step that Unity still takes after the reset
+    assert agent.reward == pytest.approx(-0.01)  # penalty of the step that Unity still makes after the reset
 
 
 def test_an_action_that_the_client_leaves_out_is_zero(launch) -> None:

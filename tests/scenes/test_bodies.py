@@ -31,7 +31,7 @@ def test_a_contact_ahead_stops_the_approach_where_the_surfaces_meet() -> None:
     bodies.velocity[0, 0, LEFT] = 2
     bodies.simulate()
     assert gap(bodies) == pytest.approx(0, abs=1e-12)
-    # The speed left is what brings the surfaces together; the rest is shared.
+    # The approach speed that closes the gap is left; the rest is shared.
     assert bodies.velocity[0, 0, :2] == pytest.approx([1.25, 0.75])
     bodies.simulate()
     assert bodies.velocity[0, 0, :2] == pytest.approx([1, 1])
@@ -131,7 +131,7 @@ def test_a_floating_body_keeps_its_height() -> None:
     for _ in range(10):
         bodies.simulate()
     assert bodies.shapes.center[1, 0, RIGHT] == 1.5
-    assert bodies.velocity[:, 0, RIGHT] == pytest.approx([2, 0, 0])  # and does not rub on what it touches below
+    assert bodies.velocity[:, 0, RIGHT] == pytest.approx([2, 0, 0])  # and has no friction with the object below
 
 
 def test_what_lies_below_stops_a_spin_at_two_points() -> None:

@@ -1,4 +1,4 @@
-"""CooperativePushBlock: what its agents see, do and get, and how Unity's own policy does."""
+"""CooperativePushBlock: observations, actions and rewards, and the result of Unity's own policy."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_grid_is_ahead_of_the_agent_with_its_right_edge_in_row_0(held) -> No
     assert cells(env, AGENT) == {(row, column) for row in (7, 8) for column in (4, 5)}
     assert {column for _, column in cells(env, WALL)} == {12}  # 12.2 to 12.7 m ahead
     assert {row for row, _ in cells(env, GOAL)} == {0, 1}  # 8.35 m and more to the right
-    assert not cells(env, AGENT, 1) & {(9, 0), (10, 0)}  # who stands behind the grid is not in it, nor is itself
+    assert not cells(env, AGENT, 1) & {(9, 0), (10, 0)}  # neither agents behind the grid nor the agent itself are in it
 
 
 def test_blocks_of_three_sizes_have_channels_of_their_own(held) -> None:
@@ -128,7 +128,9 @@ def test_the_last_block_ends_the_episode_of_the_group(held) -> None:
     assert not len(decisions)
     assert scene.shapes.visible.all()
     env.step()
-    assert env.get_steps(NAME)[0].group_reward == pytest.approx([-4 * COST] * 3)  # of the new episode's first ticks
+    assert env.get_steps(NAME)[0].group_reward == pytest.approx(
+        [-4 * COST] * 3
+    )  # penalties of the new episode's first ticks
 
 
 def test_an_episode_is_interrupted_after_5000_ticks_with_minus_one_half(held) -> None:
@@ -138,7 +140,9 @@ def test_an_episode_is_interrupted_after_5000_ticks_with_minus_one_half(held) ->
     step(env)
     _, terminals = env.get_steps(NAME)
     assert terminals.interrupted.tolist() == [True] * 3
-    assert terminals.group_reward == pytest.approx([-2 * COST] * 3)  # the last tick's cost is the next episode's
+    assert terminals.group_reward == pytest.approx(
+        [-2 * COST] * 3
+    )  # the penalty of the last tick belongs to the next episode
     assert scene.ticks.tolist() == [0]
 
 
@@ -147,7 +151,7 @@ def test_areas_start_with_everything_apart_and_turned_at_random() -> None:
         things = scene.shapes.center[::2, :, :9]
         assert np.abs(things).max() < 6.3
         apart = np.abs(things[:, :, :, np.newaxis] - things[:, :, np.newaxis]).max(axis=0)
-        assert apart[apart > 0].min() > 1.5  # of the latter one's box from the former's middle
+        assert apart[apart > 0].min() > 1.5  # distance of the block's surface from the agent's center
         assert 0.5 < np.mean(scene.shapes.yaw[:, :9]) / np.pi < 1.5
         assert np.ptp(scene.shapes.yaw[:, :9]) > 6
 
@@ -162,7 +166,7 @@ def test_a_reset_from_outside_changes_nothing(held) -> None:
 
 
 def play(env: UnityEnvironment, decisions: int) -> tuple[list[float], float]:
-    """Let Unity's policy play: group rewards of the episodes that end, and of an area in all."""
+    """Run Unity's policy; return the group returns of finished episodes and the mean total per area."""
     runtime = pytest.importorskip("onnxruntime")
     if not POLICY.exists():
         pytest.skip(f"Unity's policy is not at {POLICY}")
@@ -194,7 +198,7 @@ def play(env: UnityEnvironment, decisions: int) -> tuple[list[float], float]:
 def test_unitys_policy_pushes_blocks_into_the_goal() -> None:
     with UnityEnvironment("embedded:CooperativePushBlock", seed=1) as env:
         _, total = play(env, 200)
-    assert total > 3  # random play gets 0.1
+    assert total > 3  # random actions achieve 0.1
 
 
 @pytest.mark.slow
@@ -202,4 +206,4 @@ def test_unitys_policy_solves_its_scene() -> None:
     with UnityEnvironment("embedded:CooperativePushBlock", seed=1, additional_args=["--areas", "8"]) as env:
         ends, _ = play(env, 1500)
     assert len(ends) > 15
-    assert np.mean(ends) > 11  # what Unity's documentation gives for a trained group, of 12 that there are to get
+    assert np.mean(ends) > 11  # Unity documents this return for a trained group; the maximum is 12

@@ -1,4 +1,4 @@
-"""Crawler: what its agents see, do and get."""
+"""Crawler: observations, actions and rewards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def held() -> Iterator[tuple[UnityEnvironment, Crawler]]:
 
 @pytest.fixture
 def floating() -> Iterator[tuple[UnityEnvironment, Crawler]]:
-    """A crawler without weight that looks at its target, 20 m ahead along z."""
+    """Start a weightless crawler that faces its target, 20 m ahead along z."""
     channel = EnvironmentParametersChannel()
     with held_scene(Crawler, side_channels=(channel,)) as (env, scene):
         channel.set_float_parameter("gravity", 0)
@@ -40,7 +40,7 @@ def floating() -> Iterator[tuple[UnityEnvironment, Crawler]]:
 
 
 def put(scene: Crawler, yaw: float = 0, speed: float = 0, vertical: float = 0) -> None:
-    """Put the crawler where it starts, with this motion along z and upwards."""
+    """Place the crawler at its start position, with this velocity along z and upwards."""
     bodies = scene.bodies
     bodies.put(ALL, np.asarray(scene.start), about_y(np.array([yaw])))
     velocity = 1 + bodies.models[0].nq
@@ -109,7 +109,7 @@ def test_actions_aim_joints_between_their_limits(floating) -> None:
     env, scene = floating
     action = np.zeros(20)
     action[[0, 2]], action[[1, 3]] = (1, -1), (-1, 1)  # x and y of the first two legs
-    action[8:12] = 1, -1, 0, 5  # forelegs; what is beyond the range is clipped
+    action[8:12] = 1, -1, 0, 5  # forelegs; values outside the range are clipped
     action[12:] = np.linspace(-1, 1, 8)
     action[12] = 1
     put(scene)

@@ -1,4 +1,4 @@
-"""Shapes land where the world has them."""
+"""Shapes are drawn at their positions in the world."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unity_gym.scenes.drawing import BLUE, RED, Canvas
 
 
 def covered(canvas: Canvas, color: tuple[int, int, int] = BLUE) -> float:
-    """The area that has a color, in m², by the mixture at its edge too; the canvas is black and 10 pixels a meter."""
+    """Return the area of a color in m², including blended edges; the canvas is black with 10 pixels per meter."""
     return float((canvas.image / np.array(color)).mean(axis=2).sum()) / 100
 
 

@@ -1,4 +1,4 @@
-"""DungeonEscape: what agents see, who dies of what, and how episodes end."""
+"""DungeonEscape: observations, deaths of agents, and episode ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LENGTH = 40.0
 
 @pytest.fixture
 def held() -> Iterator[tuple[UnityEnvironment, DungeonEscape]]:
-    """One platform with its agents in a row at the left wall, looking right, and a dragon that stands at the top."""
+    """Start one platform with its agents in a row at the left wall, facing right, and a dragon at rest at the top."""
     with held_scene(DungeonEscape) as (env, scene):
         for agent in range(3):
             put(scene, agent, -10, 2 * agent - 2, 90)
@@ -40,7 +40,7 @@ def put_dragon(scene: DungeonEscape, x: float, z: float) -> None:
 
 
 def step(env: UnityEnvironment, *actions: int) -> tuple[DecisionSteps, TerminalSteps]:
-    """One decision; who is not named does nothing."""
+    """Make one decision; agents without an action do nothing."""
     n = len(env.get_steps(NAME)[0])
     chosen = np.zeros((n, 1), np.int32)
     chosen[: len(actions), 0] = actions
@@ -54,12 +54,12 @@ def is_there(scene: DungeonEscape, thing: str) -> bool:
 
 
 def rays(env: UnityEnvironment, agent: int = 0) -> Array:
-    """The newest rays, one row each."""
+    """Return the newest rays, one per row."""
     return env.get_steps(NAME)[0].obs[1][agent].reshape(3, 15, 8)[-1]
 
 
 def feed(env: UnityEnvironment, scene: DungeonEscape) -> tuple[DecisionSteps, TerminalSteps]:
-    """Let the first agent run into the dragon."""
+    """Move the first agent into the dragon."""
     put(scene, 0, 0, 5, 0)
     put_dragon(scene, 0, 6.8)
     return step(env, FORWARD)
@@ -115,7 +115,7 @@ def test_an_agent_that_touches_the_dragon_dies_with_it_and_the_key_is_dropped(he
     assert not terminals.interrupted[0]
     assert terminals.group_id.tolist() == [1]
     assert not terminals.group_reward.any()
-    if not len(decisions):  # the death is told at once, between decisions
+    if not len(decisions):  # the death is sent at once, between decisions
         decisions, terminals = step(env)
     assert decisions.agent_id.tolist() == [1, 2]
     assert decisions.group_id.tolist() == [1, 1]
@@ -172,7 +172,7 @@ def test_the_key_opens_the_door_and_rewards_the_active_agents(held) -> None:
     assert terminals.group_reward.tolist() == [1, 1]
     assert not terminals.interrupted.any()
     assert terminals.obs[2].tolist() == [[1], [0]]
-    # The dead agent comes back as a new one, in the old group.
+    # The dead agent returns as a new one, in the old group.
     decisions, _ = env.get_steps(NAME)
     while len(decisions) < 3:
         known = set(decisions.agent_id.tolist())
@@ -265,7 +265,7 @@ def test_after_the_last_agent_died_nothing_happens_until_the_step_limit(held) ->
     _, terminals = feed(env, scene)
     assert terminals.agent_id.tolist() == [0]
     before = scene.ticks[0]
-    env.step()  # nobody asks until all of them are back
+    env.step()  # no agent requests a decision until all of them return
     decisions, terminals = env.get_steps(NAME)
     assert not len(terminals)
     assert len(decisions) == 3
@@ -286,9 +286,9 @@ def test_agents_cannot_pass_walls_pillars_door_and_portal(held) -> None:
 
 
 def escape(scene: DungeonEscape, rows: Array, rng: np.random.Generator) -> list[int]:
-    """The first agent alive walks to the dragon; when it is dead, the living walk to the key, then to the door.
+    """Walk the first active agent to the dragon; once it is dead, walk the others to the key, then to the door.
 
-    Chance leads them around what stands in their way.
+    Random moves lead them around obstacles.
     """
     shapes = scene.shapes
     actions = []

@@ -1,4 +1,4 @@
-"""FoodCollector: what its agents see, do and get."""
+"""FoodCollector: observations, actions and rewards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TICKS = 5  # a decision
 
 @pytest.fixture
 def held() -> Iterator[tuple[UnityEnvironment, FoodCollector]]:
-    """One area with its food and four of its agents far up in the air, and the first agent at rest in the middle."""
+    """Start one area: food and four agents are far up in the air, the first agent is at rest in the middle."""
     with held_scene(FoodCollector) as (env, scene):
         scene.food[1] = 1e6
         put(scene, 0, 0, 0)
@@ -49,7 +49,7 @@ def position(scene: FoodCollector, agent: int = 0) -> Array:
 def step(
     env: UnityEnvironment, *, forward: float = 0, right: float = 0, turn: float = 0, shoot: int = 0, agent: int = 0
 ) -> None:
-    """One decision; all agents but one do nothing."""
+    """Make one decision; all agents except one do nothing."""
     n = len(env.get_steps(NAME)[0])
     action = ActionTuple(np.zeros((n, 3), np.float32), np.zeros((n, 1), np.int32))
     action.continuous[agent] = forward, right, turn
@@ -179,7 +179,7 @@ def test_the_laser_freezes_for_four_seconds(held) -> None:
     for _ in range(40):
         assert scene.shapes.tag[0, 1] == scene.shapes.tags.index("frozenAgent")
         step(env, agent=1, forward=1, turn=1, shoot=1)
-    assert position(scene, 1) == pytest.approx([1.5, 15], abs=0.2)  # the first tick's action was of before
+    assert position(scene, 1) == pytest.approx([1.5, 15], abs=0.2)  # the first tick used the previous action
     step(env, agent=1, forward=1)
     assert np.abs(position(scene, 1) - [1.5, 15]).max() > 0.4
     assert cells(env, AGENT)
@@ -229,7 +229,7 @@ def test_touched_food_gives_its_reward_and_respawns_elsewhere(held, piece: int, 
             break
     assert env.get_steps(NAME)[0].reward.tolist() == [reward, 0, 0, 0, 0]
     assert np.hypot(*(scene.food[::2, 0, piece] - position(scene))) > 2
-    assert scene.food_velocity[2, 0, piece] > 0  # pushed before it came back
+    assert scene.food_velocity[2, 0, piece] > 0  # pushed before it respawned
     assert scene.food[1, 0, piece] > 0.75
 
 
@@ -289,7 +289,7 @@ def test_agents_grow_with_the_parameter() -> None:
 
 
 def towards_food(images: Array) -> ActionTuple:
-    """Walk to the nearest good food in sight, away from bad food, and otherwise straight on."""
+    """Return actions that walk to the nearest good food in sight, away from bad food, and otherwise straight on."""
     n = len(images)
     right, ahead = 19.5 - np.arange(40)[:, np.newaxis], np.arange(40) - 19.5
     distance = np.hypot(right, ahead)

@@ -1,4 +1,4 @@
-"""The grid sensor against a slow reading of its rules: one agent, one cell, one thing at a time."""
+"""The grid sensor against a slow implementation of its rules: one agent, one cell, one object at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def corners(x: float, z: float, half_x: float, half_z: float, yaw: float) -> lis
 
 
 def overlap(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> bool:
-    """Whether two rectangles, as their corners in order, have a common point."""
+    """Return whether two rectangles, given by their corners in order, have a common point."""
     for shape in (one, other):
         for (x0, z0), (x1, z1) in itertools.pairwise(shape):
             axis = x1 - x0, z1 - z0
@@ -35,7 +35,7 @@ def overlap(one: list[tuple[float, float]], other: list[tuple[float, float]]) ->
 
 
 def seen(shapes: Shapes, area: int, own: int, position: np.ndarray, yaw: float, size: int, scale: float) -> np.ndarray:
-    """The image of one agent."""
+    """Return the image of one agent."""
     image = np.zeros((len(TAGS), size, size), np.uint8)
     for row, column in itertools.product(range(size), range(size)):
         side, ahead = scale * ((size - 1) / 2 - row), scale * (column - (size - 1) / 2)
@@ -105,4 +105,4 @@ def test_grid_images_equal_a_slow_reference(seed: int) -> None:
     expected = [seen(shapes, area[i], own[i], position[:, i], yaw[i], size, scale[i]) for i in rows]
     (pixels,) = sensor.images(rows).swapaxes(0, 1)  # one PNG per agent: a channel per color
     np.testing.assert_array_equal(pixels.transpose(0, 3, 1, 2), expected)
-    assert np.mean(expected) > 10  # something is there to be seen
+    assert np.mean(expected) > 10  # the images are not empty

@@ -1,4 +1,4 @@
-"""GridWorld, played by what its images show."""
+"""GridWorld, with policies that act on its images."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def playing(areas: int, **parameters: float) -> Iterator[UnityEnvironment]:
 
 
 def things(images: Array) -> Array:
-    """What each pixel of (n, 3, 64, 84) shows: the thing whose color is the nearest."""
+    """Return which object each pixel of (n, 3, 64, 84) shows, by the nearest color."""
     distance = np.abs(images.astype(int).transpose(0, 2, 3, 1)[..., np.newaxis, :] - COLORS).sum(axis=-1)
     return distance.argmin(axis=-1)
 
 
 def read(images: Array, size: int = 5) -> tuple[Array, Array, Array]:
-    """Which cells, bool (n, x, z), show a plus, an ex, the agent."""
+    """Return which cells, bool (n, x, z), show a plus, an ex, the agent."""
     seen, scale = things(images), 64 / size
     i, j = np.indices((size, size))
 
     def at(x: float, z: float) -> Array:
-        """The pixels at a place in the cells, which are one wide and high around (0, 0)."""
+        """Return the pixels at an offset in the cells, which have width and height 1 around (0, 0)."""
         return seen[:, (64 - scale * (j + 0.5 + z)).astype(int), (42 + scale * (i + 0.5 + x - size / 2)).astype(int)]
 
     return at(0, 0) == PLUS, at(0, 0) == EX, (at(0.4, 0.4) == AGENT) & (at(-0.4, -0.4) == AGENT)
@@ -65,7 +65,7 @@ def read(images: Array, size: int = 5) -> tuple[Array, Array, Array]:
 
 @cache
 def moves_to(goal: int, avoid: int, size: int = 5) -> dict[int, tuple[int, int]]:
-    """Cell (x · size + z) → how many moves the goal is away, and the first of them."""
+    """Return, per cell (x · size + z), the number of moves to the goal and the first of them."""
     found, queue = {goal: (0, 0)}, deque([goal])
     while queue:
         cell = queue.popleft()
@@ -86,7 +86,7 @@ def best_actions(images: Array, signals: Array, towards_wanted: bool = True) -> 
 
 
 def play(env: UnityEnvironment, steps: int, towards_wanted: bool) -> tuple[Array, list[int], set[float]]:
-    """Returns and lengths of the episodes that end within these steps, and all the rewards that end one."""
+    """Return the returns, lengths and last rewards of the episodes that end within these steps."""
     n = len(env.get_steps(GRID)[0])
     total, length = np.zeros(n), np.zeros(n, int)
     returns, lengths, last = [], [], set()
@@ -95,7 +95,7 @@ def play(env: UnityEnvironment, steps: int, towards_wanted: bool) -> tuple[Array
         env.set_actions(GRID, ActionTuple(discrete=best_actions(*decisions.obs, towards_wanted)))
         env.step()
         decisions, terminals = env.get_steps(GRID)
-        assert len(decisions) == n  # who ended asks again at once
+        assert len(decisions) == n  # agents that ended request a decision at once
         length += 1
         total[decisions.agent_id] += decisions.reward
         total[terminals.agent_id] += terminals.reward
@@ -214,7 +214,7 @@ def test_more_goals_than_cells_raise() -> None:
         pass
 
 
-@pytest.mark.skipif(not DEMONSTRATION.exists(), reason="Unity's demonstrations are not beside the repository")
+@pytest.mark.skipif(not DEMONSTRATION.exists(), reason="Unity's demonstrations are not next to the repository")
 def test_the_camera_equals_images_of_unitys_camera_to_the_pixel() -> None:
     (recorded,) = load(DEMONSTRATION).record_observations
     plus, ex, agent = (cells.reshape(len(cells), -1) for cells in read(recorded))

@@ -1,4 +1,4 @@
-"""Hallway: its observations, rewards, ends and resets."""
+"""Hallway: observations, rewards, episode ends and resets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def put(scene: Hallway, x: float, z: float, degrees: float = 0, height: float = 
 
 
 def show(scene: Hallway, symbol: str, side: float) -> None:
-    """Show a symbol in the middle of the first area, with its goal at x = 7 times the side, the other's opposite."""
+    """Place a symbol in the middle of the first area, its goal at x = 7 times the side, and the other goal opposite."""
     shapes = scene.shapes
     shown, other = ("O", "X") if symbol == "O" else ("X", "O")
     scene.symbol[0] = ("O", "X").index(symbol)
@@ -46,7 +46,7 @@ def show(scene: Hallway, symbol: str, side: float) -> None:
 
 
 def step(env: UnityEnvironment, *actions: int) -> None:
-    """One decision of all agents that ask, the same for all if one choice is given."""
+    """Make one decision of all requesting agents, with one action per agent or one for all."""
     n = len(env.get_steps(NAME)[0])
     chosen = np.broadcast_to(np.array(actions, np.int32).reshape(-1, 1), (n, 1))
     env.set_actions(NAME, ActionTuple(discrete=chosen))
@@ -54,7 +54,7 @@ def step(env: UnityEnvironment, *actions: int) -> None:
 
 
 def rays(scene: Hallway) -> Array:
-    """What the first agent sees now, one row a ray: center, right, left, further right, further left."""
+    """Return the first agent's newest rays, one per row: center, right, left, further right, further left."""
     return scene.agents._sensors[0]._inner.observe(np.arange(1)).reshape(5, 7)
 
 
@@ -188,13 +188,13 @@ def test_the_right_goal_gives_one_and_the_wrong_one_minus_a_tenth(symbol, side, 
         while not len(decisions):
             env.step()
             decisions, _ = env.get_steps(NAME)
-        assert -6 / 3000 < decisions.reward[0] <= 0  # of idle ticks
+        assert -6 / 3000 < decisions.reward[0] <= 0  # penalty of idle ticks
         assert not decisions.obs[0].reshape(3, 35)[:2].any()  # stacks start with zeros
 
 
 def test_every_tick_has_a_penalty_and_3000_ticks_interrupt_the_episode(held) -> None:
     env, scene = held
-    scene.agents.step_count[:] = 2941  # one tick has been
+    scene.agents.step_count[:] = 2941  # one tick has passed
     total = 0.0
     for _ in range(10):
         step(env, NOTHING)
@@ -236,7 +236,7 @@ def test_an_agent_spins_over_a_reset_until_it_lands(held) -> None:
 
 
 def walks(scene: Hallway, remembers: bool, error: float = 15) -> Array:
-    """Actions of players that walk around the symbol to its goal, or always to the goal on the right.
+    """Return actions of policies that walk around the symbol to its goal, or always to the goal on the right.
 
     They turn when their heading is wrong by more than `error` degrees.
     """
@@ -269,7 +269,7 @@ def test_policies_that_store_the_symbol_score_and_guessing_ones_half_as_often(re
 @pytest.mark.parametrize(("error", "least", "most"), [(15, (0.1, 0.3), (1.3, 2.0)), (30, (1.3, 2.0), (4, 10))])
 def test_goals_turn_agents_that_fall_into_their_next_episode(error, least, most) -> None:
     """Beyond their commands, agents turn by 1.3° and 2.0° (medians) in the first two decisions of episodes that Unity
-    recorded. That lies between those of players that go straight to a goal and of players that strike it askew."""
+    recorded. That lies between policies that walk straight to a goal and policies that hit it at an angle."""
     areas = 64
     beyond: list[list[float]] = [[], []]
     with held_scene(Hallway, areas=areas) as (env, scene):

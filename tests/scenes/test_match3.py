@@ -1,4 +1,4 @@
-"""Match3: its rules against a slow reading of them, what known players earn, and its agents on the wire."""
+"""Match3: its rules against a slow implementation, returns of reference policies, and messages of its agents."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def playing(scene: str = "Match3", areas: int = 12, seed: int = 1, **parameters:
 
 
 def lines(color: Array) -> set[tuple[int, int]]:
-    """The cells of a board (rows, columns; -1 outside) that stand in lines of three or more."""
+    """Return the cells of a board (rows, columns; -1 outside) that are in lines of three or more."""
     found = set()
     for r, c in product(range(9), range(8)):
         for dr, dc in ((0, 1), (1, 0)):
@@ -60,7 +60,7 @@ def after(cells: Array, move: int) -> Array:
 
 
 def points(color: Array, special: Array, move: int) -> int:
-    """Of the lines that a move makes on a settled board; 0 if it is not allowed."""
+    """Return the points of the lines that a move makes on a settled board; 0 if it is not allowed."""
     first, second = SWAPS[move]
     if min(color[first], color[second]) < 0:
         return 0
@@ -69,7 +69,7 @@ def points(color: Array, special: Array, move: int) -> int:
 
 
 def boards_of(steps: DecisionSteps) -> tuple[Array, Array]:
-    """Colors and special types (n, 9, 8) that the agents see, -1 outside the board."""
+    """Return colors and special types (n, 9, 8) in the observations, -1 outside the board."""
 
     def cells(observation: Array) -> Array:
         visual = observation.ndim == 4
@@ -128,7 +128,7 @@ def test_a_move_clears_drops_and_fills_until_nothing_is_in_line() -> None:
     boards.swap(every, moves)
     points = boards.resolve(every)
     assert (points >= first).all()
-    assert 0.6 < (points == first).mean() < 1  # the others had luck with what fell
+    assert 0.6 < (points == first).mean() < 1  # the others got additional points from falling cells
     for board in np.flatnonzero(points == first):
         cleared = lines(after(before[board], moves[board]))
         for cells, now in ((before, boards.color), (special, boards.special)):
@@ -155,7 +155,7 @@ def test_new_cells_have_the_documented_frequencies() -> None:
 def test_reference_policies_achieve_the_documented_return(
     choose: Callable[[Boards, Array], Array], documented: float
 ) -> None:
-    """200 episodes on full boards; the players take one of the moves that `choose` rates highest."""
+    """Return the mean of 200 episodes on full boards; policies take one of the moves that `choose` rates highest."""
     rng, every = np.random.default_rng(0), np.arange(200)
     boards, total = new_boards(200, rng), np.zeros(200)
     for _ in range(499):
@@ -231,7 +231,7 @@ def test_an_episode_has_499_moves_and_is_interrupted_with_the_last_reward() -> N
                 points[behavior] += terminals.reward.mean()
             env.step()
             assert not any(env.get_steps(behavior)[0].reward.any() for behavior in BEHAVIORS)
-    # Two episodes a board: the heuristics are greedy whatever they are told.
+    # Two episodes per board: the heuristics are greedy and ignore the actions.
     assert np.mean([points[SMART], points[SIMPLE]]) > np.mean([points[VECTOR], points[VISUAL]]) + 2
 
 

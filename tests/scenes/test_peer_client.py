@@ -1,4 +1,4 @@
-"""Unity's own Python client drives the embedded player, and sees what ours sees.
+"""Unity's own Python client drives the embedded player, and receives the same data as ours.
 
 Set UNITY_GYM_PEER_PYTHON to a Python that has `mlagents_envs`; without it these tests are skipped.
 """
@@ -63,7 +63,7 @@ print(seen.hexdigest(), "exit", player.wait(30))
 
 
 def transcript(python: str, package: str, channel_module: str, scene: str, port: int) -> str:
-    """What the client of a package saw in a scene: a hash of everything, and how the player ended."""
+    """Return what the client of a package received in a scene: a hash of all data, and the player's exit."""
     command = [python, "-c", SCRIPT, package, channel_module, scene, str(port), sys.executable]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr

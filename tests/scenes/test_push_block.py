@@ -1,4 +1,4 @@
-"""PushBlock: its observations, physics, rewards and resets, beside Unity's own demonstration and policy."""
+"""PushBlock: observations, physics, rewards and resets, compared with Unity's own demonstration and policy."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def put(scene: PushBlock, thing: str, x: float, z: float, degrees: float = 0, ar
 
 
 def place(scene: PushBlock, thing: str, area: int = 0) -> Array:
-    """Where a thing is: x, y, z."""
+    """Return the position of an object: x, y, z."""
     return scene.shapes.center[:, area, scene.shapes.index(thing)].copy()
 
 
 def step(env: UnityEnvironment, *actions: int) -> None:
-    """One decision of all agents that ask, the same for all if one choice is given."""
+    """Make one decision of all requesting agents, with one action per agent or one for all."""
     n = len(env.get_steps(NAME)[0])
     chosen = np.broadcast_to(np.array(actions, np.int32).reshape(-1, 1), (n, 1))
     env.set_actions(NAME, ActionTuple(discrete=chosen))
@@ -92,12 +92,12 @@ def step(env: UnityEnvironment, *actions: int) -> None:
 
 
 def newest(observation: Array) -> Array:
-    """The newest rays of stacked ones (n, 105) as (n, rays, 5)."""
+    """Return the newest rays of stacked ones (n, 105) as (n, rays, 5)."""
     return observation.reshape(-1, 3, 7, 5)[:, -1]
 
 
 def rays(env: UnityEnvironment) -> tuple[Array, Array]:
-    """The newest rays of the high and of the level sensor of the first agent."""
+    """Return the newest rays of the high and of the level sensor of the first agent."""
     offset, level = env.get_steps(NAME)[0].obs
     return newest(offset)[0], newest(level)[0]
 
@@ -247,7 +247,7 @@ def test_the_block_in_the_goal_gives_five_and_ends_the_episode(held) -> None:
     env.step()
     decisions, terminals = env.get_steps(NAME)
     assert not len(terminals)
-    assert decisions.reward[0] == pytest.approx(-2 / 5000)  # of the idle ticks
+    assert decisions.reward[0] == pytest.approx(-2 / 5000)  # penalty of the idle ticks
     assert not decisions.obs[0].reshape(3, 35)[:2].any()  # stacks start with zeros
 
 
@@ -288,7 +288,7 @@ def test_rays_do_not_see_a_block_that_the_agent_is_pressed_into(held) -> None:
 
 
 def pushes(scene: PushBlock) -> Array:
-    """What a pusher does that never turns: around the block, behind it, then forward. With yaw 180°, right is -x."""
+    """Return actions that walk around the block, then push it, without turning. With yaw 180°, right is -x."""
     (x, block_x), _, (z, block_z) = (scene.shapes.center[axis, :, :2].T for axis in range(3))
     speed_x, _, speed_z = scene.bodies.velocity[:, :, 0]
     off = block_x - (x + 0.06 * speed_x)
@@ -344,9 +344,9 @@ def test_observations_have_the_values_of_unitys_demonstration(demonstration) -> 
 
 
 def test_actions_of_the_demonstration_lead_to_the_recorded_observations(demonstration) -> None:
-    """Played from the places where they started, and not corrected after, episodes end when they ended in Unity.
+    """From the recorded start positions, without later corrections, episodes end when they ended in Unity.
 
-    The demonstration was made with gravity as on Earth: agents fall for 20 ticks. An action stands in the record of the
+    The demonstration was recorded with Earth's gravity: agents fall for 20 ticks. An action is in the record of the
     observation that it led to.
     """
     chosen = dict(zip(demonstration.rows.tolist(), demonstration.actions.discrete[:, 0].tolist(), strict=True))
@@ -387,7 +387,7 @@ def test_with_input_two_axes_and_a_button_move_the_agent() -> None:
         put(scene, "block", 0, 6)
 
         def act(axis: float, drive: float, jump: int = 0, decisions: int = 2) -> tuple[Array, float]:
-            """What the last five ticks of an action do, from a place at rest."""
+            """Return the effect of the last five ticks of an action, from rest."""
             action = ActionTuple(np.array([[axis, drive]], np.float32), np.array([[jump]], np.int32))
             for _ in range(decisions):
                 put(scene, "agent", 0, 0)

@@ -1,4 +1,4 @@
-"""Pyramids: its observations, physics, rewards and resets, beside Unity's own demonstration."""
+"""Pyramids: observations, physics, rewards and resets, compared with Unity's own demonstration."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def demonstration():
 
 
 def columns(scene: Pyramids, start: str) -> list[int]:
-    """The things whose names start like this."""
+    """Return the indices of the objects whose names start with `name`."""
     return [column for column, name in enumerate(scene.shapes.names) if name.startswith(start)]
 
 
@@ -65,13 +65,13 @@ def put(scene: Pyramids, x: float, z: float, degrees: float = 0, area: int = 0, 
 
 
 def move_away(scene: Pyramids) -> None:
-    """Leave nothing but the agents and the walls."""
+    """Remove all objects except the agents and the walls."""
     things = [*columns(scene, "switch"), *columns(scene, "button"), *columns(scene, "stones")]
     scene.shapes.center[1, :, things] -= 100
 
 
 def step(env: UnityEnvironment, *actions: int) -> None:
-    """One decision of all agents that ask, the same for all if one choice is given."""
+    """Make one decision of all requesting agents, with one action per agent or one for all."""
     n = len(env.get_steps(NAME)[0])
     chosen = np.broadcast_to(np.array(actions, np.int32).reshape(-1, 1), (n, 1))
     env.set_actions(NAME, ActionTuple(discrete=chosen))
@@ -162,7 +162,7 @@ def test_rays_see_objects_by_their_heights(held) -> None:
     shapes.center[:, :, 1:] += 1000
 
     def see(thing: str, x: float, y: float, z: float) -> list[tuple[int, float]]:
-        """The tags and distances that the middle rays of the three sensors meet."""
+        """Return the tags and distances of the middle rays of the three sensors."""
         column = shapes.index(thing)
         before = shapes.center[:, 0, column].copy()
         shapes.center[:, 0, column] = x, y, z
@@ -200,7 +200,7 @@ def test_the_switch_gives_no_reward_and_spawns_a_pyramid_with_gold(held) -> None
     others = [shapes.center[::2, 0, 1], *(shapes.center[::2, 0, c] for c in columns(scene, "stones")[::4])]
     assert all((np.rint(np.array(other) / 30) != zone).any() for other in others)
 
-    # It stands until someone touches it, and another touch of the switch changes nothing.
+    # It stands until an agent touches it, and another touch of the switch changes nothing.
     before = shapes.center[:, 0, 3:29].copy()
     press(env, scene)
     assert (shapes.center[:, 0, 3:29] == before).all()
@@ -226,13 +226,13 @@ def test_the_gold_gives_two_and_ends_the_episode(held) -> None:
     while not len(decisions):
         env.step()
         decisions, _ = env.get_steps(NAME)
-    assert -5 / 5000 < decisions.reward[0] <= 0  # of idle ticks
+    assert -5 / 5000 < decisions.reward[0] <= 0  # penalty of idle ticks
     assert decisions.obs[3][0, 0] == 0
 
 
 def test_every_tick_has_a_penalty_and_5000_ticks_interrupt_the_episode(held) -> None:
     env, scene = held
-    scene.agents.step_count[:] = 4951  # one tick has been
+    scene.agents.step_count[:] = 4951  # one tick has passed
     total = 0.0
     for _ in range(10):
         step(env, NOTHING)
@@ -243,9 +243,9 @@ def test_every_tick_has_a_penalty_and_5000_ticks_interrupt_the_episode(held) -> 
 
 
 def rammer(scene: Pyramids, retreats: Array) -> Array:
-    """Actions of players that rush at the gold and step back where they get stuck.
+    """Return actions of policies that rush at the gold and step back where they get stuck.
 
-    :param retreats: int (areas), decisions that they still step back; changed in place
+    :param retreats: Remaining decisions of stepping back, int (areas,); changed in place.
     """
     x, _, z = scene.shapes.center[:, :, 3] - scene.shapes.center[:, :, 0]
     velocity, yaw = scene.bodies.velocity[:, :, 0], scene.shapes.yaw[:, 0]
@@ -366,7 +366,7 @@ def test_every_transition_of_the_demonstration_without_a_contact_has_the_recorde
 
 
 def test_actions_of_the_demonstration_lead_past_the_walls_and_stones_that_were_recorded(demonstration) -> None:
-    """Played from where the agent was, and not corrected after."""
+    """From the recorded positions, without later corrections."""
     chosen = dict(zip(demonstration.rows.tolist(), demonstration.actions.discrete[:, 0].tolist(), strict=True))
     first, decisions = np.array([course[0] for course in COURSES]), [course[4] for course in COURSES]
     same, errors = {WALL: [], STONE: []}, {WALL: [], STONE: []}

@@ -1,4 +1,4 @@
-"""Ray sensors: what their spheres meet, and how that is written down."""
+"""Ray sensors: hits of their spheres, and the encoding of hits."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def sensor(shapes: Shapes, degrees: float = 0.0, **options: float) -> RayPercept
 
 
 def see(shapes: Shapes, degrees: float = 0.0, **options: float) -> Array:
-    """One row a ray: red, blue, nothing, share of the length."""
+    """Return one row per ray: red, blue, nothing, fraction of the length."""
     return sensor(shapes, degrees, **options).observe(ROWS).reshape(5, 4)
 
 
 def cube(x: float, z: float, *, tag: str = "red", y: float = 1.0) -> Shapes:
-    """A cube with edges of 2 m."""
+    """Return a cube with edges of 2 m."""
     shapes = Shapes(1, ["cube"], [tag])
     shapes.place("cube", (x - 1, y - 1, z - 1), (x + 1, y + 1, z + 1))
     return shapes

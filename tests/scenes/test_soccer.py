@@ -1,4 +1,4 @@
-"""SoccerTwos and StrikersVsGoalie: what players see, do and get, and how Unity's own policy plays."""
+"""SoccerTwos and StrikersVsGoalie: observations, actions and rewards, and the results of Unity's own policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TICK = 0.02
 
 @pytest.fixture
 def held() -> Iterator[tuple[UnityEnvironment, SoccerTwos]]:
-    """One pitch with its players in its corners, looking at the other goal, and the ball in the middle."""
+    """Start one pitch with its agents in its corners, facing the other goal, and the ball in the middle."""
     with held_scene(SoccerTwos) as (env, scene):
         for player, (x, z) in enumerate([(-11, 5), (-11, -5), (11, 5), (11, -5)]):
             put(scene, player, x, z, 90 if x < 0 else -90)
@@ -43,7 +43,7 @@ def place(scene: Soccer, disc: int) -> list[float]:
 
 
 def step(env: UnityEnvironment, actions: dict[str, list[list[int]]] | None = None) -> None:
-    """One decision; who is not named does nothing."""
+    """Make one decision; agents without an action do nothing."""
     for behavior in env.behavior_specs:
         n = len(env.get_steps(behavior)[0])
         chosen = np.zeros((n, 3), np.int32)
@@ -54,7 +54,7 @@ def step(env: UnityEnvironment, actions: dict[str, list[list[int]]] | None = Non
 
 
 def rays(env: UnityEnvironment, behavior: str, sensor: int, width: int, agent: int = 0) -> Array:
-    """The newest rays of a sensor, one row each."""
+    """Return the newest rays of a sensor, one per row."""
     stacked = env.get_steps(behavior)[0].obs[sensor][agent]
     return stacked.reshape(3, -1, width)[-1]
 
@@ -149,7 +149,7 @@ def distance(push: float, ticks: int = 5) -> float:
         ([2, 0, 0], (-1, 0), 2.0),
         ([0, 1, 0], (0, -1), 0.6),
         ([0, 2, 0], (0, 1), 0.6),
-        ([1, 1, 0], (0, -1), 0.6),  # a step to a side takes the place of one forward
+        ([1, 1, 0], (0, -1), 0.6),  # a step aside replaces one forward
     ],
 )
 def test_agents_accelerate_forward_or_aside(held, action, direction, push) -> None:
@@ -232,7 +232,7 @@ def test_a_kick_adds_force_if_the_agent_moves_forward(held) -> None:
     env, scene = held
     speeds = []
     for action in (1, 2):
-        put(scene, 0, -1.2, 0, 90 if action == 1 else -90)  # forward or backward, the push goes the same way
+        put(scene, 0, -1.2, 0, 90 if action == 1 else -90)  # forward or backward, the force has the same direction
         put(scene, BALL, 0, 0)
         scene.pitch.rolling[:] = 0
         scene.pitch._touching[:] = False

@@ -1,4 +1,4 @@
-"""Sorter: its observations, rewards, ends and resets."""
+"""Sorter: observations, rewards, episode ends and resets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def put(scene: Sorter, x: float, z: float, degrees: float = 0, height: float = 0
 
 
 def lay(scene: Sorter, tiles: dict[int, float]) -> None:
-    """Have these tiles in the first area, by number: at which yaw around the room, in degrees."""
+    """Place these tiles in the first area: their numbers, and their yaw around the room in degrees."""
     shapes = scene.shapes
     scene.present[0] = scene.visited[0] = False
     shapes.center[1, 0, 1:21] = -1000
@@ -45,14 +45,14 @@ def lay(scene: Sorter, tiles: dict[int, float]) -> None:
 
 
 def step(env: UnityEnvironment, actions: Array | tuple[int, int, int]) -> None:
-    """One decision of all agents that ask, the same for all if one is given."""
+    """Make one decision of all requesting agents, with one action per agent or one for all."""
     n = len(env.get_steps(NAME)[0])
     env.set_actions(NAME, ActionTuple(discrete=np.broadcast_to(np.asarray(actions, np.int32), (n, 3))))
     env.step()
 
 
 def walk(env: UnityEnvironment, action: tuple[int, int, int], decisions: int = 20) -> tuple[float, bool]:
-    """The return of the first agent while it does so, and whether an episode has ended by itself."""
+    """Repeat an action; return the reward of the first agent, and whether an episode has terminated."""
     total = 0.0
     for _ in range(decisions):
         step(env, action)
@@ -129,7 +129,7 @@ def test_episodes_start_in_the_middle_with_some_tiles_anywhere_around_it() -> No
         assert 200 < (counts == 1).sum() < 300
         assert (counts == 2).sum() == 500 - (counts == 1).sum()
         assert (scene.present.sum(axis=0) > 20).all()  # every number
-        assert shapes.yaw[:, 0] == pytest.approx(1)  # it stays as it was
+        assert shapes.yaw[:, 0] == pytest.approx(1)  # it is unchanged
         x, height, z = shapes.center[:, :, 0]
         assert not x.any()
         assert not z.any()
@@ -151,7 +151,7 @@ def test_episodes_start_in_the_middle_with_some_tiles_anywhere_around_it() -> No
         (BACK, -2, 0, 0),
         (RIGHT, 0, 2, 0),
         (LEFT, 0, -2, 0),
-        ((1, 2, 0), 0, -2, 0),  # a step to a side takes the place of one ahead
+        ((1, 2, 0), 0, -2, 0),  # a step aside replaces one ahead
         (TURN_LEFT, 0, 0, -20),
         (TURN_RIGHT, 0, 0, 20),
     ],
@@ -192,7 +192,7 @@ def test_tiles_in_their_order_give_a_reward_and_the_last_ends_the_episode(held) 
     tiles = env.get_steps(NAME)[0].obs[0][0]
     assert tiles[:2, 22].tolist() == [1, 0]
     put(scene, 0, 18)
-    assert walk(env, FORWARD, 5) == (pytest.approx(-25 / 5000), False)  # once is enough
+    assert walk(env, FORWARD, 5) == (pytest.approx(-25 / 5000), False)  # another touch has no effect
     put(scene, 0, -18)
     reward, over = walk(env, BACK, 5)
     assert reward == pytest.approx(1, abs=25 / 5000)
@@ -212,7 +212,7 @@ def test_a_tile_out_of_order_gives_minus_one_and_ends_the_episode(held) -> None:
 
 def test_every_tick_has_a_penalty_and_5000_ticks_interrupt_the_episode(held) -> None:
     env, scene = held
-    scene.agents.step_count[:] = 4951  # one tick has been
+    scene.agents.step_count[:] = 4951  # one tick has passed
     total = 0.0
     for _ in range(11):
         step(env, NOTHING)
@@ -250,7 +250,7 @@ def test_the_wall_has_48_sides(held, degrees) -> None:
 
 
 def walks(scene: Sorter, sorts: bool) -> Array:
-    """Actions of players that go in front of the tile that is next, or of the nearest of those left, then touch it."""
+    """Return actions that walk in front of the next tile, or of the nearest remaining one, then touch it."""
     shapes, rows = scene.shapes, np.arange(scene.areas)
     places, agents = shapes.center[::2, :, 1:21], shapes.center[::2, :, 0]
     left = scene.present & ~scene.visited

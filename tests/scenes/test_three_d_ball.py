@@ -1,4 +1,4 @@
-"""3DBall: its timing on the wire, its physics, and what Unity's own policy scores in it."""
+"""3DBall: the timing of messages, physics, and the return of Unity's own policy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_lost_ball_sets_the_reward_and_the_idle_ticks_belong_to_the_next_episo
     client = launch("3DBall")
     message = client.start()
     kinds = set()
-    lost: dict[int, bool] = {}  # id of an agent that ended → whether it asked again in the same message
+    lost: dict[int, bool] = {}  # per id of an agent that ended: whether it requested a decision in the same message
     for _ in range(150):
         message = client.step(BALL, still(message))
         ended, deciding = message.ended(BALL), message.deciding(BALL)
@@ -49,7 +49,7 @@ def test_a_lost_ball_sets_the_reward_and_the_idle_ticks_belong_to_the_next_episo
             assert not agent.interrupted
             assert y < -2 or abs(x) > 3 or abs(z) > 3
         for agent in deciding:
-            # Without an idle tick the new episode starts with nothing; any number of idle ticks sets 0.1.
+            # Without an idle tick the new episode starts with reward 0; any number of idle ticks sets 0.1.
             assert agent.reward == np.float32(0 if lost.pop(agent.id, False) else 0.1)
     assert kinds == {(False, True), (True, True), (True, False)}
 

@@ -1,4 +1,4 @@
-"""Bodies that contacts turn: where they are pushed, what the ground holds, and how fast they turn."""
+"""Bodies that contacts turn: off-center pushes, ground friction and angular velocity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PUSHERS = 3
 
 
 def pushers_behind(mass: float, edge: float, count: int, offset: float = 0.0, **options) -> Bodies:
-    """So many pushers side by side, flush at the near side of a block, and the others far away."""
+    """Place `count` pushers side by side, flush with the near side of a block, and the others far away."""
     shapes = Shapes(1, [*(f"pusher {i}" for i in range(PUSHERS)), "block", "wall"], [""] * (PUSHERS + 2))
     for i in range(PUSHERS):
         shapes.half[:, 0, i] = 0.5
@@ -103,7 +103,7 @@ def test_a_turned_block_aligns_with_the_wall_that_it_is_pushed_against() -> None
 
 
 def test_a_contact_has_the_ends_of_the_shared_piece_of_an_edge() -> None:
-    """A box with edges of 2 m touches others on its far side: face to face, beside a corner, with a corner."""
+    """A box with edges of 2 m touches others on its far side: face to face, near a corner, with a corner."""
     ends = {
         (0.5, 2.0, 0.0): [(-0.5, 1, 0), (1, 1, 0)],
         (-1.5, 2.0, 0.0): [(-1, 1, 0), (-0.5, 1, 0)],

@@ -1,4 +1,4 @@
-"""VisualFoodCollector: what its cameras see."""
+"""VisualFoodCollector: images of its cameras."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SKY = (119, 144, 155)
 
 @pytest.fixture
 def held() -> Iterator[tuple[UnityEnvironment, VisualFoodCollector]]:
-    """One area whose food is far up in the air, and whose first agent looks along z from the middle, past others."""
+    """Start one area with its food far up in the air; the first agent looks along z from the middle, past others."""
     with held_scene(VisualFoodCollector) as (env, scene):
         scene.food[1] = 1e6
         put(scene, 0, 0, 0)
@@ -41,19 +41,19 @@ def put_food(scene: VisualFoodCollector, piece: int, x: float, z: float) -> None
 
 
 def look(scene: VisualFoodCollector, agent: int = 0) -> Array:
-    """What an agent's camera sees, float (84, 84, 3)."""
+    """Return the image of an agent's camera, float (84, 84, 3)."""
     return scene._see(np.array([agent]))[0, 0].astype(float)
 
 
 def share(image: Array, color: drawing.Color) -> Array:
-    """Where a color is seen, however bright, bool (84, 84)."""
+    """Return the pixels of a color, whatever their brightness, bool (84, 84)."""
     direction = (image + 1) / np.linalg.norm(image + 1, axis=2, keepdims=True)
     seen: Array = direction @ (np.array(color) / np.linalg.norm(color)) > 0.99
     return seen
 
 
 def step(env: UnityEnvironment, continuous: tuple[float, ...] = (0, 0, 0), shoot: int = 0) -> None:
-    """One decision of the first agent; the others do nothing."""
+    """Make one decision of the first agent; the others do nothing."""
     n = len(env.get_steps(NAME)[0])
     action = ActionTuple(np.zeros((n, 3), np.float32), np.zeros((n, 1), np.int32))
     action.continuous[0], action.discrete[0] = continuous, shoot

@@ -1,4 +1,4 @@
-"""Walker: what its agents see, do and get."""
+"""Walker: observations, actions and rewards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STRENGTHS += ("armL", "forearmL", "armR", "forearmR")
 
 @pytest.fixture
 def floating() -> Iterator[tuple[UnityEnvironment, Walker]]:
-    """A walker without weight that looks at its target, 20 m ahead along z."""
+    """Start a weightless walker that faces its target, 20 m ahead along z."""
     channel = EnvironmentParametersChannel()
     with held_scene(Walker, side_channels=(channel,)) as (env, scene):
         channel.set_float_parameter("gravity", 0)
@@ -59,7 +59,7 @@ def put(scene: Walker, yaw: float = 0, speed: float = 0) -> None:
 
 
 def straight() -> Array:
-    """The action that keeps the pose of the start, at full strength."""
+    """Return the action that keeps the initial pose, at full strength."""
     action = np.zeros(39)
     action[[6, 8]], action[[10, 11]], action[[18, 20]], action[[22, 23]], action[24] = 0.2, -1, -1 / 3, -1, 0.5
     action[26:] = 1
@@ -73,7 +73,7 @@ def step(env: UnityEnvironment, action: Array) -> None:
 
 
 def place(scene: Walker, name: str) -> Array:
-    """The center of a part as seen from the hips, which have not turned much."""
+    """Return the center of a part relative to the hips, which have hardly turned."""
     index = SKELETON.names.index(name)
     return scene.bodies.position[0, index] - scene.bodies.position[0, 0]
 

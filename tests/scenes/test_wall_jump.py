@@ -29,7 +29,7 @@ def parameters(**values: float) -> tuple[EnvironmentParametersChannel]:
 
 @pytest.fixture
 def held() -> Iterator[tuple[UnityEnvironment, WallJump]]:
-    """One area without a wall in any episode, its agent at rest in front of the middle, looking along +z."""
+    """Start one area without a wall in any episode, its agent at rest in front of the middle, facing +z."""
     heights = parameters(small_wall_height=0, big_wall_height=0)
     with held_scene(WallJump, side_channels=heights) as (env, scene):
         put(scene, 0, -10)
@@ -54,7 +54,7 @@ def place(scene: WallJump, thing: int = AGENT) -> Array:
 
 
 def decide(env: UnityEnvironment, choose) -> dict[str, tuple]:
-    """One decision: `choose` maps the ids of the agents that ask to one choice a branch each; return what came."""
+    """Make one decision: `choose` maps the ids of requesting agents to one action per branch; return the new steps."""
     for behavior in env.behavior_specs:
         ids = env.get_steps(behavior)[0].agent_id
         chosen = np.broadcast_to(np.array(choose(ids), np.int32), (len(ids), 4))
@@ -64,7 +64,7 @@ def decide(env: UnityEnvironment, choose) -> dict[str, tuple]:
 
 
 def step(env: UnityEnvironment, action: tuple[int, ...] = STILL) -> tuple[list[float], list[float], list[bool]]:
-    """One decision of all; return the rewards of who decides, of who ended, and who of them was interrupted."""
+    """Make one decision; return the rewards of requesting agents, those of ended ones, and which were interrupted."""
     steps = decide(env, lambda _: action).values()
     decisions, terminals = zip(*steps, strict=True)
     return (
@@ -75,7 +75,7 @@ def step(env: UnityEnvironment, action: tuple[int, ...] = STILL) -> tuple[list[f
 
 
 def heights(scene: WallJump) -> list[float]:
-    """The agent's height after each tick from now on, filled as the scene plays."""
+    """Return the agent's height after each tick from now on, filled while the scene runs."""
     seen: list[float] = []
     simulate = scene.simulate
 
@@ -92,7 +92,7 @@ def observation(env: UnityEnvironment, sensor: int) -> Array:
         decisions, _ = env.get_steps(behavior)
         if len(decisions):
             return decisions.obs[sensor][0]
-    raise AssertionError("nobody asks for a decision")
+    raise AssertionError("no agent requests a decision")
 
 
 def test_24_agents_have_one_of_two_behaviors_with_the_same_sensors_and_actions() -> None:
@@ -185,7 +185,7 @@ def test_an_episode_starts_in_front_of_the_wall_with_the_old_heading() -> None:
         ((0, 1, 0, 0), 0, 0, -30),
         ((0, 2, 0, 0), 0, 0, 30),
         ((0, 0, 1, 0), 0, -1.8, 0),
-        ((1, 0, 2, 0), 0, 1.8, 0),  # a step to a side takes the place of one forward
+        ((1, 0, 2, 0), 0, 1.8, 0),  # a step aside replaces one forward
     ],
 )
 def test_actions_move_and_turn_on_the_ground(held, action, ahead, right, degrees) -> None:
@@ -361,7 +361,7 @@ def test_an_agent_pushes_the_block_which_keeps_its_height(held) -> None:
 
 
 def walks(scene: WallJump, rows: Array) -> Array:
-    """What a walker with yaw 180° does, with backward +z and left +x: past the block, over the wall, to the goal."""
+    """Return actions of a walker with yaw 180° (backward is +z, left +x): past block and wall to the goal."""
     x, _, z = scene.shapes.center[:, rows, AGENT]
     speed_x, _, speed_z = scene.bodies.velocity[:, rows, AGENT]
     block_x = scene.shapes.center[0, rows, BLOCK]

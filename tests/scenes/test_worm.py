@@ -1,4 +1,4 @@
-"""Worm: what its agents see, do and get."""
+"""Worm: observations, actions and rewards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD, FIRST, SECOND, THIRD = slice(12, 20), slice(20, 35), slice(35, 50), slice(
 
 @pytest.fixture
 def floating() -> Iterator[tuple[UnityEnvironment, Worm]]:
-    """A worm without weight that looks at its target, 20 m ahead along z."""
+    """Start a weightless worm that faces its target, 20 m ahead along z."""
     channel = EnvironmentParametersChannel()
     with held_scene(Worm, side_channels=(channel,)) as (env, scene):
         channel.set_float_parameter("gravity", 0)
@@ -93,14 +93,14 @@ def test_joints_bend_up_and_to_the_side_by_up_to_60_degrees(floating) -> None:
             step(env, np.array([x, y, 0, 0, 0, 0, 1, 1, 1]))
         relative = scene.bodies.position[0, 1] - scene.bodies.position[0, 0]
         head = about(scene.bodies.rotation[0, 0], relative)
-        # The segment behind is turned by the joint's angles about x and y, Unity's senses: +x lifts what is behind,
+        # The joint's angles turn the segment behind about x and y, with Unity's signs: +x lifts it,
         # +y carries it to the left.
         angle = np.degrees(np.arctan2(*((head[1], -head[2] - 0.8) if x else (-head[0], -head[2] - 0.8))))
         assert angle == pytest.approx(60, abs=8)
 
 
 def about(rotation: Array, vector: Array) -> Array:
-    """The vector as seen from what is rotated."""
+    """Return the vector in the rotated frame."""
     x, y, z, w = rotation
     axis = -np.array([x, y, z])
     return vector + 2 * np.cross(axis, np.cross(axis, vector) + w * vector)
@@ -121,7 +121,7 @@ def test_only_the_mouth_moves_the_target_and_other_parts_push_it(floating) -> No
     step(env, STRAIGHT)
     assert np.abs(scene.bodies.target[0] - [0, 1.65, 2.2]).max() > 0.5
     assert scene.bodies.target[0, 1] == pytest.approx(1.65, abs=1e-2)
-    scene.bodies.place_target(ALL, np.array([[0, 1.65, -5.3]]))  # behind the tail, which backs into it
+    scene.bodies.place_target(ALL, np.array([[0, 1.65, -5.3]]))  # behind the tail, which moves into it
     scene.bodies.put(ALL, np.asarray(scene.start), about_y(np.zeros(1)))
     scene.bodies.state[0, 1 + scene.bodies.models[0].nq + 1] = -3
     scene.bodies.refresh(ALL)

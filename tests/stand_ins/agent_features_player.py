@@ -2,10 +2,10 @@
 
     python agent_features_player.py Yard --mlagents-port PORT
 
-Two kinds of agents. The walkers, two an area, have a mixed action (one number, branches of 2 and 3), an image and a
-stacked sensor and a group an area. What the first walker of the first area chooses in its second branch happens to all
-walkers: 1 ends the group's episode and pays the group 1, 2 disables the second walker of each area, who comes back in
-the tick after. The switchers have two behaviors, and change to the other one at each end, every third tick.
+There are two kinds of agents. The walkers, two per area, have a hybrid action (one continuous, branches of 2 and 3),
+an image, a stacked sensor and a group per area. The second branch of the first walker in the first area controls all
+walkers: 1 ends the group's episode with group reward 1, 2 disables the second walker of each area, which returns in
+the next tick. The switchers have two behaviors, and change to the other one at each episode end, every third tick.
 """
 
 from __future__ import annotations

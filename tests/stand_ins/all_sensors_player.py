@@ -1,7 +1,7 @@
-"""A player of one scene, whose agents have all kinds of sensors and actions and decide at different times.
+"""A player of one scene, whose agents have all types of sensors and actions and request decisions at different times.
 
-Agent r of 4 decides every r + 1 ticks and gets 1 point a tick; its episodes are cut off after 12 ticks, those of
-agent 0 end by themselves after 5. Odd agents must not choose 2 in the first branch.
+Agent r of 4 requests a decision every r + 1 ticks and gets reward 1 per tick. Its episodes are interrupted after 12
+ticks; those of agent 0 terminate after 5. The mask of odd agents forbids 2 in the first branch.
 """
 
 from __future__ import annotations

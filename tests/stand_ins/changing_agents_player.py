@@ -1,9 +1,9 @@
-"""A player of three scenes. In `Pairs`, an area has two agents. In `Camera`, one agent looks through a camera that is
-blank without graphics, and reads which display the player draws on. In `Arena`, agents differ, come late and go early:
+"""A player of three scenes. In `Pairs`, an area has two agents. In `Camera`, one agent has a camera that is
+blank without graphics, and observes the display of the player. In `Arena`, agents differ, spawn late and leave early:
 there are two strikers in each of two teams and up to two keepers.
 
-A game in the arena is 8 ticks, each with a decision of everyone present. In tick 3 the first striker of team 0 leaves,
-in tick 5 a second keeper comes, in tick 8 everything ends: the episodes of team 1 are cut off, the others finished.
+An episode in the arena has 8 ticks, each with a decision of every active agent. In tick 3 the first striker of team 0
+leaves, in tick 5 a second keeper spawns. In tick 8 team 1 is interrupted and the other agents terminate.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from unity_gym.specs import ActionSpec, Array
 
 LEAVES, COMES, ENDS = 3, 5, 8
 BRANCHES = (3, 2)
-FORBIDDEN = 2  # the last choice of the first branch, for the second striker of each team
+FORBIDDEN = 2  # the last action of the first branch, for the second striker of each team
 GROUP_REWARD = 0.5
 MOST_RECENT, SUM = 1, 2  # how statistics are aggregated
 FIRST, BOTH = np.array([0]), np.array([0, 1])
 
 
 class Arena(Scene):
-    """Strikers get their choice in the first branch as reward, keepers their first number; all see (row, tick)."""
+    """Rewards are the strikers' first discrete and the keepers' first continuous action. Observations: (row, tick)."""
 
     default_areas = 1
 
@@ -117,7 +117,7 @@ class Arena(Scene):
 
 
 class Pairs(Scene):
-    """Two agents an area, for whom nothing ever happens."""
+    """Two agents per area, without rewards and episode ends."""
 
     default_areas = 1
 
@@ -139,7 +139,7 @@ class Pairs(Scene):
 
 
 class Camera(Scene):
-    """One agent, for whom nothing ever happens."""
+    """One agent, without rewards and episode ends."""
 
     default_areas = 1
 

@@ -1,7 +1,7 @@
 """A player of two behaviors with equal observations and actions, Teacher and Student.
 
-An agent sees one of three numbers as a one-hot vector. It gets 1 for choosing the number, in episodes of 5 decisions.
-In the scene `Mismatch`, the teacher has one choice more.
+An agent observes one of three numbers as a one-hot vector. Its action gets reward 1 if it equals the number. Episodes
+have 5 decisions. In the scene `Mismatch`, the teacher has one more action.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A player with one agent that goes wrong in the way that ``--fault`` names. Without a fault it behaves well for ever.
+"""A player with one agent and the fault that ``--fault`` names. Without a fault it runs until the client disconnects.
 
-It accepts the arguments that :class:`unity_gym.player.Player` gives and ignores those that it does not know.
+It accepts the arguments of :class:`unity_gym.player.Player` and ignores unknown ones.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FAULTS = {
     "none": "answers every step",
     "exit-at-start": "ends with exit code 3 before it connects",
     "never-connect": "runs, but never connects",
-    "never-speak": "opens a connection and says nothing on it",
+    "never-speak": "opens a connection and sends nothing",
     "die-in-handshake": "kills itself while it waits for the first command",
-    "hang-in-handshake": "introduces itself, then says nothing more",
+    "hang-in-handshake": "sends its first message, then nothing more",
     "hang-in-reset": "never answers the reset",
     "die-in-reset": "kills itself in the reset",
     "slow-steps": "takes 0.5 s for each step",
@@ -105,14 +105,14 @@ def launcher(folder: Path, fault: str = "none", once: bool = False) -> str:
 
 
 def connect_to(port: int) -> grpc.UnaryUnaryMultiCallable:
-    """The exchange of raw messages with the Python side on this port."""
+    """Connect to the client on this port; return the call that exchanges raw messages."""
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     channel = grpc.insecure_channel(f"localhost:{port}", options=options)
     return channel.unary_unary("/communicator_objects.UnityToExternalProto/Exchange")
 
 
 def play(exchange: grpc.UnaryUnaryMultiCallable, fault: str) -> None:
-    """The player's life; it ends when the Python side says so, hangs up, or the fault strikes."""
+    """Run the player until the client sends a quit message or disconnects, or the fault occurs."""
     hello = UnityMessage()
     hello.header.status = 200
     greeting = hello.unity_output.rl_initialization_output
@@ -149,7 +149,7 @@ def play(exchange: grpc.UnaryUnaryMultiCallable, fault: str) -> None:
 
 
 def state(step: int, fault: str) -> UnityMessage:
-    """What one agent sees that asks for a decision in every step."""
+    """Return a state in which one agent requests a decision."""
     message = UnityMessage()
     message.header.status = 200
     output = message.unity_output
@@ -183,7 +183,7 @@ def state(step: int, fault: str) -> UnityMessage:
 
 
 def spoil(output: Any, agent: Any, fault: str) -> None:
-    """Make the state of the first step wrong."""
+    """Apply the fault to the state of the first step."""
     if fault == "infinite-group-reward":
         agent.group_reward = float("inf")
     elif fault == "huge-reward":
@@ -203,7 +203,7 @@ def spoil(output: Any, agent: Any, fault: str) -> None:
 
 
 def misbehave(message: bytes, fault: str) -> bytes:
-    """What the player sends, if anything, in its first step instead of this message."""
+    """Return what the player sends in its first step instead of this message, if anything."""
     if fault in ("hang-in-step", "hang-deaf"):
         time.sleep(3600)
     elif fault == "exit-in-step":

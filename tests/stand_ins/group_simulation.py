@@ -1,6 +1,6 @@
-"""Groups that live a random life without a player, and what POCA should make of it, told agent by agent in float64.
+"""A random simulation of groups without a player, and the expected results of POCA, agent by agent in float64.
 
-Members decide at different times, die, are interrupted, come late, come back and move to other groups; groups end
+Members act at different times, die, are interrupted, spawn late, return and move to other groups. Groups end
 together or are interrupted together. An observation's first number is the number of the decision, so that a rollout can
 be compared with what happened.
 """
@@ -40,7 +40,7 @@ SPEC = BehaviorSpec(
 
 
 def make(**options: Any) -> POCA:
-    """A model of the simulation's agents, without an environment."""
+    """Return a model of the simulation's agents, without an environment."""
     model = POCA("UnityPOCAPolicy", None, device="cpu", seed=0, _init_setup_model=False, **options)
     layout = ObservationLayout(SPEC)
     model.observation_space, model.action_space = layout.space, action_space(ACTIONS)
@@ -52,7 +52,7 @@ def make(**options: Any) -> POCA:
 
 @dataclass
 class Decision:
-    """What was decided, by whom and beside whom, and what came of it."""
+    """A decision: its agent, the other members of the group, and the outcome."""
 
     seen: Array
     agent: int
@@ -70,7 +70,7 @@ class Decision:
 
 @dataclass
 class Agent:
-    """Who lives now."""
+    """Return the active agents."""
 
     group: int
     episode: int
@@ -82,10 +82,10 @@ class Agent:
 
 
 class GroupSimulation:
-    """Drive a model, and note what happens.
+    """A simulation that drives a model and records the expected results.
 
-    :param model: of `make`
-    :param groups: numbers of members at first; a group of 0 members is an agent without a group
+    :param model: Model of `make`.
+    :param groups: Initial number of members per group; 0 stands for an agent without a group.
     """
 
     def __init__(self, model: POCA, groups: tuple[int, ...], seed: int = 0) -> None:
@@ -100,7 +100,7 @@ class GroupSimulation:
         self._arriving = [(number if size else 0) for number, size in self._size.items() for _ in range(max(size, 1))]
 
     def live(self, updates: int) -> None:
-        """Go on until the model has updated so many times."""
+        """Continue until the model has made `updates` updates."""
         while updates:
             self._exchange()
             if self.model.is_update_due:
@@ -119,7 +119,7 @@ class GroupSimulation:
         return np.array([number * SCALE, *self.rng.normal(size=SIZE - 1)], np.float32)
 
     def _exchange(self) -> None:
-        """Let Unity tell who ended and who decides."""
+        """Simulate a message: episode ends and requested decisions."""
         before = {id_: Agent(**vars(agent)) for id_, agent in self.agents.items()}
         ends: dict[int, bool] = {}  # whether it was interrupted
         for group in {agent.group for agent in self.agents.values() if agent.group}:
@@ -178,11 +178,11 @@ class GroupSimulation:
         )
         self.model.store_outcomes(self.table)
         self._seen, self._final = seen, final
-        # What starts with an exchange was not caused by it.
+        # A decision requested in this step did not cause its rewards.
         self._note({id_: reward for id_, reward in rewards.items() if id_ in self._before})
 
     def _note(self, rewards: dict[int, Array]) -> None:
-        """What came of the open decisions, and which trajectories end."""
+        """Compute the outcomes of the open decisions, and the trajectories that end."""
         for id_, agent in self._before.items():
             own, of_group = rewards.get(id_, np.zeros(2))
             mates = [other for other, mate in self._before.items() if other != id_ and _together(mate, agent)]
@@ -199,11 +199,11 @@ class GroupSimulation:
                     self._end(agent, id_)
 
     def _end(self, agent: Agent, id_: int) -> None:
-        """The trajectory of an agent ends now, with its episode or because it is cut."""
+        """End the trajectory of an agent, with its episode or because it is cut."""
         ended = id_ in self._ends and id_ not in self._staying
         decision = self.decisions[agent.last]
         decision.follows, agent.length = None, 0
-        # Who goes on in the group, and who comes to those that go on.
+        # members that continue, and members that join them
         mates = [other for other in self._staying if other == id_ or _together(self.agents[other], agent)]
         if mates:
             coming = set(self.agents) - self._staying - ({id_} if self._ends.get(id_) else set())
@@ -214,7 +214,7 @@ class GroupSimulation:
             interrupted = [other for other in gone if self._ends[other]]
             decision.is_over = not interrupted
             decision.end = [self._final[other] for other in interrupted or gone]
-        elif ended and self._ends[id_]:  # by itself: it would have gone on from where it was
+        elif ended and self._ends[id_]:  # a single interrupted agent: its last state is bootstrapped
             decision.end.append(self._final[id_])
 
     def _decide(self) -> None:
@@ -236,7 +236,7 @@ class GroupSimulation:
             decision.action = action
 
     def _raw_actions(self) -> list[Array]:
-        """Let the model decide; its actions in the order of the simulation's decisions."""
+        """Return the model's actions in the order of the simulation's decisions."""
         policy, noted = self.model.policy, {}
         act = policy.act
 

@@ -1,6 +1,6 @@
-"""A scene that a test can look into: it plays in a thread of the test's own process, over the real wire.
+"""A scene whose state a test can inspect: it runs in a thread of the test's process and uses real messages.
 
-While the test decides, the scene's thread waits for its answer, so the test may read and change its state.
+Between steps the scene's thread waits, so that the test may read and change its state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unity_gym.side_channels import SideChannel
 def held_scene(
     scene_type: type[Scene], areas: int = 1, seed: int = 1, side_channels: tuple[SideChannel, ...] = ()
 ) -> Iterator[tuple[UnityEnvironment, Scene]]:
-    """A client after its first reset, and the scene that it plays."""
+    """A client after its first reset, and its scene."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""A client of the embedded player that shows its messages as they are, one exchange at a time."""
+"""A client of the embedded player that returns its messages unprocessed, one at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE = 60.0  # seconds; only a broken player needs so long
 
 
 class Agent:
-    """One `AgentInfo`: the observations in numbers as arrays, those in images as they came."""
+    """One `AgentInfo`: float observations as arrays, images as compressed bytes."""
 
     def __init__(self, info: Any) -> None:
         self.id, self.group_id = info.id, info.group_id
@@ -38,7 +38,7 @@ class Agent:
 
 
 class Message:
-    """What the player sent in one exchange: of each behavior, the agents that ask and those that ended."""
+    """The content of one message: per behavior, the requesting agents and the terminal ones."""
 
     def __init__(self, raw: bytes) -> None:
         message = UnityMessage.FromString(raw)
@@ -58,10 +58,10 @@ class Message:
 
 
 class EmbeddedClient:
-    """Starts the player as a process and answers it.
+    """A client that starts the player as a process and answers it.
 
-    :param arguments: of the player, the scene first
-    :param player: what Python runs as the player
+    :param arguments: Arguments of the player, the scene first.
+    :param player: Module or file that Python runs as the player.
     """
 
     def __init__(self, *arguments: str, player: Sequence[str] = ("-m", "unity_gym.scenes")) -> None:
@@ -95,7 +95,7 @@ class EmbeddedClient:
         return self.exchange(RESET, {}, side_channel)
 
     def step(self, behavior: str, actions: Sequence[Mapping[str, bytes]], side_channel: bytes = b"") -> Message:
-        """Act for the agents that asked: one mapping of `AgentAction` fields each."""
+        """Act for the requesting agents: one mapping of `AgentAction` fields each."""
         return self.exchange(STEP, {behavior: actions}, side_channel)
 
     def exchange(self, command: int, actions: Mapping[str, Sequence[Mapping[str, bytes]]], channel: bytes) -> Message:
@@ -112,7 +112,7 @@ class EmbeddedClient:
         self.connection.send(reply.SerializeToString())
 
     def end(self, status: int = 400, command: int = STEP) -> tuple[int, str]:
-        """Tell the player to quit; return its exit status and all that it printed."""
+        """Send the quit message; return the player's exit status and output."""
         reply = UnityMessage()
         reply.header.status = status
         reply.unity_input.rl_input.command = command
@@ -120,7 +120,7 @@ class EmbeddedClient:
         return self.finished()
 
     def finished(self) -> tuple[int, str]:
-        """Wait until the player has ended; return its exit status and all that it printed."""
+        """Wait until the player has ended; return its exit status and output."""
         output = self.process.communicate(timeout=_PATIENCE)[0]
         return self.process.returncode, output
 
@@ -131,12 +131,12 @@ class EmbeddedClient:
 
 
 def continuous(actions: Array) -> list[dict[str, bytes]]:
-    """The actions of n agents (n, size) as fields of `AgentAction`."""
+    """Return the continuous actions of n agents (n, size) as fields of `AgentAction`."""
     return [{"continuous_actions": row.tobytes()} for row in np.asarray(actions, "<f4")]
 
 
 def mixed(actions: Array, discrete_actions: Sequence[Sequence[int]]) -> list[dict[str, bytes]]:
-    """The actions of n agents: numbers (n, size) and choices (n, branches)."""
+    """Return hybrid actions of n agents: continuous (n, size) and discrete (n, branches)."""
     return [
         part | {"discrete_actions": bytes(chosen)}
         for part, chosen in zip(continuous(actions), discrete_actions, strict=True)
@@ -144,7 +144,7 @@ def mixed(actions: Array, discrete_actions: Sequence[Sequence[int]]) -> list[dic
 
 
 def discrete(*discrete_actions: int) -> list[dict[str, bytes]]:
-    """One agent's choices, each below 128."""
+    """Return one agent's discrete actions, each below 128."""
     return [{"discrete_actions": bytes(discrete_actions)}]
 
 

@@ -1,4 +1,4 @@
-"""The rules of the agent table, one agent at a time: what the table is compared with, and what wrappers show of it."""
+"""The rules of the agent table, one agent at a time: a reference for the table and for the wrappers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Entry:
-    """What one message says of one agent; `seen` stands for its observations."""
+    """The content of one message for one agent; `seen` stands for its observations."""
 
     id: int
     seen: Any = 0.0
@@ -22,7 +22,7 @@ class Entry:
 
 @dataclass
 class Row:
-    """One row of the model."""
+    """One row of the reference."""
 
     player: int = -1
     id: int = -1
@@ -55,7 +55,7 @@ class Row:
 class Model:
     """The rules of the agent table.
 
-    :param reserved: rows to have from the start
+    :param reserved: Number of rows at the start.
     :param n_actions: Number of discrete actions of all branches.
     """
 

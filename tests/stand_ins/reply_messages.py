@@ -28,7 +28,7 @@ class Sensor:
 
 @dataclass
 class Agent:
-    """What a player tells of one agent in one message; `mask` is True where a choice is forbidden, None for no mask."""
+    """The data of one agent in one message; `mask` is True for forbidden actions, None for no mask."""
 
     id: int
     sensors: list[Sensor] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Agent:
     mask: Sequence[bool] | None = None
 
     def message(self) -> Any:
-        """The `AgentInfo`."""
+        """Return the `AgentInfo`."""
         info = AgentInfo(
             id=self.id,
             reward=self.reward,
@@ -67,5 +67,5 @@ class Agent:
 
 
 def messages(agents: Iterable[Agent]) -> list[Any]:
-    """The `ReplyAgent` of each agent, after a round trip over bytes."""
+    """Return the `ReplyAgent` of each agent, after a round trip through bytes."""
     return [ReplyAgent.FromString(agent.message().SerializeToString()) for agent in agents]

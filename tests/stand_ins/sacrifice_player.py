@@ -1,10 +1,10 @@
-"""A player of one scene, in which a group of three wins only if one of them gives its life for the others.
+"""A player of one scene, in which a group of three wins only if one member sacrifices itself.
 
-A game has 6 decisions. With the third the dragon comes: if the first of the three, who has the sword, then chooses
-`STRIKE`, both of them die. Whoever is left when the game ends gets the group's reward: 1 if the dragon is dead, and
-`SHARE` if it lives. Who dies gets nothing but the end of its episode. Everything else that is chosen does nothing.
+An episode has 6 decisions. With the third the dragon appears: if the first agent, which has the sword, then selects
+`STRIKE`, both of them die. The agents that are left at the end get the group's reward: 1 if the dragon is dead, and
+`SHARE` if it lives. An agent that dies gets no reward. All other actions have no effect.
 
-Every agent sees its number and the decision, each as one of several, and whether the dragon is dead.
+Every agent observes its number and the decision, each one-hot, and whether the dragon is dead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unity_gym.scenes.sensors import VectorSensor
 from unity_gym.specs import ActionSpec, Array
 
 MEMBERS, DECISIONS = 3, 6
-DRAGON, STRIKE = 2, 2  # the decision at which it comes, and the choice that slays it
+DRAGON, STRIKE = 2, 2  # the decision at which the dragon appears, and the action that kills it
 SHARE = 0.2
 
 
@@ -31,7 +31,7 @@ class Sacrifice(Scene):
 
     def __init__(self, academy: Academy, areas: int) -> None:
         super().__init__(academy, areas)
-        self.time = np.full(areas, -1)  # the decision of the game, from 0
+        self.time = np.full(areas, -1)  # the decision of the episode, from 0
         self.is_slain = np.zeros(areas, bool)
         self.knights = Agents(
             academy,
@@ -62,7 +62,7 @@ class Sacrifice(Scene):
         self.time += 1
 
     def after_step(self) -> None:
-        if self.time[0] < DECISIONS - 1:  # all games start and end together
+        if self.time[0] < DECISIONS - 1:  # all episodes start and end together
             return
         living = np.flatnonzero(self.knights.enabled)
         self.knights.group_reward[living] += np.where(self.is_slain[self.area[living]], 1, SHARE)

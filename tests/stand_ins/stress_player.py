@@ -1,25 +1,25 @@
-"""A player whose agents do everything that agents can do, at random, and that keeps a log of its own.
+"""A player whose agents do everything that agents can do, at random, and that writes its own log.
 
-Five behaviors, which between them have every kind of observation and of action. Each agent asks for decisions in a
-rhythm of its own, or in that of a decision requester. At any moment of a tick agents are paid, end their episodes (or
-are interrupted, or reach their step limit), are disabled and come back under new ids; groups are paid, end together and
-change their members; choosers change their behavior with an episode. The late ones come after a while. From time to
-time nobody asks for a decision, so that messages hold ended agents only, or none is sent.
+Five behaviors, which together have every type of observation and of action. Each agent requests decisions with its
+own period, or with that of a decision requester. At any moment of a tick agents get rewards, end their episodes (or
+are interrupted, or reach their step limit), are disabled and return under new ids; groups get rewards, end together and
+change their members; choosers change their behavior with an episode. The late ones spawn after a while. Sometimes
+no agent requests a decision, so that messages contain ended agents only, or none is sent.
 
 Started by `launcher`; the log goes to the player's log file with the suffix `.jsonl`. It is written from the scene's
-own state: what an agent should see is computed again, rewards are booked when they are given. Each line is what
-happened to one agent in one exchange (they are numbered), or something of the scene as a whole:
+own state: expected observations are computed again, rewards are logged when they are given. Each line is
+an event of one agent in one message exchange (they are numbered), or of the whole scene:
 
 - `{"event": "scene", "exchange", "sensors"}`: a scene starts, and this exchange is its first. `sensors` has the names
   and shapes of each behavior's sensors, in the order of the wire
 - `{"event": "decision", "exchange", "behavior", "agent", "episode", "group", "reward", "group_reward", "observation",
-  "mask"}`: the agent asks. `reward` is what it was paid since it last said something, `observation` a fingerprint of
-  each sensor's, `mask` true where a choice is forbidden
-- `{"event": "end", …, "interrupted"}`: its episode has ended; fields as above but `mask`
-- `{"event": "action", "exchange", "behavior", "agent", "continuous", "discrete"}`: what the client let it do
+  "mask"}`: the agent requests a decision. `reward` is the sum since its last event, `observation` a fingerprint of
+  each sensor's, `mask` true for forbidden actions
+- `{"event": "end", …, "interrupted"}`: its episode has ended; fields as above except `mask`
+- `{"event": "action", "exchange", "behavior", "agent", "continuous", "discrete"}`: the action of the client
 - `{"event": "reset", "exchange"}`: the client answered with a reset
 
-Rewards are whole numbers, each given once, whose sums float32 holds exactly.
+Rewards are whole numbers, each given once, whose sums float32 represents exactly.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LATE = 25  # the tick from which on there are late agents, and choosers of the s
 
 
 def fingerprint(column: Array) -> int:
-    """Of one sensor's observation of one agent as the client has it: images as uint8, all else as float32."""
+    """Return the fingerprint of one sensor's observation in the client: images as uint8, all else as float32."""
     return zlib.crc32(np.ascontiguousarray(column).tobytes())
 
 
@@ -52,7 +52,7 @@ class Log:
     """The log file, and the number of the exchange that is being prepared."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", buffering=1)  # what a message tells is on the disk before it is sent
+        self._file = path.open("w", buffering=1)  # the content of a message is on the disk before it is sent
         self.exchange = 0
         self._awaits_answer = False
         self._rewards = 0
@@ -62,7 +62,7 @@ class Log:
         self._file.write(json.dumps({"event": event, "exchange": self.exchange} | content) + "\n")
 
     def answered(self, event: str | None = None) -> None:
-        """The client has answered, if there was anything to answer."""
+        """Record the client's answer, if it had anything to answer."""
         if self._awaits_answer:
             if event is not None:
                 self.write(event)
@@ -70,13 +70,13 @@ class Log:
             self.exchange += 1
 
     def new_reward(self) -> int:
-        """A number that no reward has been yet, in an order without a pattern."""
+        """Return a number that no reward had before, in an irregular order."""
         self._rewards += 1
         return pow(17, self._rewards, 65521)  # 17 is a primitive root of this prime
 
 
 class View(NamedTuple):
-    """A sensor, and what the client should see of it: codes (k, 4) → (k, *shape), images as uint8."""
+    """A sensor and its expected observation in the client: codes (k, 4) → (k, *shape), images as uint8."""
 
     sensor: Sensor
     read: Callable[[Array], Array]
@@ -84,10 +84,10 @@ class View(NamedTuple):
 
 
 class LoggedAgents(Agents):
-    """Agents that log what they say and do.
+    """Agents that log their messages and actions.
 
-    :param views: their sensors
-    :param mask: codes (k, 4) → bool (k, choices), True = forbidden
+    :param views: Sensors of the agents.
+    :param mask: Function from codes (k, 4) to bool (k, actions), True for forbidden.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class LoggedAgents(Agents):
         self.period = scene.academy.rng.integers(1, 6, count)
         self.next_decision = scene.academy.rng.integers(0, 6, count)
         self.returns_at = np.zeros(count, np.int64)
-        self._booked = np.zeros((count, 2))  # reward and group reward that no message has told yet
+        self._booked = np.zeros((count, 2))  # reward and group reward not yet sent
         self._asked: list[tuple[int, int]] = []  # exchange and row
         self._views = [view(self) for view in views]
         self._stacks: dict[tuple[str, int], list[Array]] = {}
@@ -126,7 +126,7 @@ class LoggedAgents(Agents):
         return [(sensor.name, sensor.shape) for sensor in wire_order(view.sensor for view in self._views)]
 
     def codes(self, rows: Array) -> Array:
-        """What all that the agents see is made of: no two observations of a scene have the same code."""
+        """Return the codes of the observations; no two observations of a scene have the same code."""
         constant = np.ones(len(rows), np.int64)
         return np.stack([self.number * constant, rows, self.episode[rows], self.scene.moment * constant], axis=1)
 
@@ -244,7 +244,7 @@ def camera(*shape: int) -> Callable[[LoggedAgents], View]:
 
 
 def raw_camera(*shape: int) -> Callable[[LoggedAgents], View]:
-    """Images as numbers, which lie in memory as the player's package version has them: height, width, channel."""
+    """Uncompressed images in the memory layout of the player's package version: height, width, channel."""
     channels, height, width = shape
 
     def read(codes: Array) -> Array:
@@ -261,7 +261,7 @@ def raw_camera(*shape: int) -> Callable[[LoggedAgents], View]:
 
 
 def forbids(*branches: int) -> Callable[[Array], Array]:
-    """A mask over these branches that changes all the time and leaves the last choice of each."""
+    """Return a mask over these branches that changes with each step and allows the last action of each."""
     allowed = np.cumsum(branches) - 1
 
     def mask(codes: Array) -> Array:
@@ -280,7 +280,7 @@ class StressScene(Scene):
         super().__init__(academy, areas)
         self.log.answered()
         self.tick = self.moment = 0
-        self.quiet_until, self.nobody_ends = 0, False
+        self.quiet_until, self.no_agent_ends = 0, False
         self.groups = [academy.new_group() for _ in range(3)]
         self.kinds: list[LoggedAgents] = []
         walk, runners = ActionSpec(3, ()), "Runner"
@@ -328,7 +328,7 @@ class StressScene(Scene):
         self.tick += 1
         if self.tick > self.quiet_until and rng.random() < 0.03:
             self.quiet_until = self.tick + rng.integers(1, 10)
-            self.nobody_ends = rng.random() < 0.5
+            self.no_agent_ends = rng.random() < 0.5
         if self.tick > 1:  # the first episodes start within the first tick
             self._let_all_happen()
         for kind, period in zip(self.kinds, (0, 3, 0, 0, 0, 0), strict=True):
@@ -353,7 +353,7 @@ class StressScene(Scene):
         self._let_groups_happen()
 
     def let_happen(self, kind: LoggedAgents, rows: Array) -> None:
-        """What may happen to agents at any moment."""
+        """Apply random events to agents."""
         self.moment += 1
         rng = self.academy.rng
 
@@ -362,7 +362,7 @@ class StressScene(Scene):
 
         for row in some(0.15):
             kind.pay(np.array([row]))
-        if self._is_quiet() and self.nobody_ends:
+        if self._is_quiet() and self.no_agent_ends:
             return
         kind.end_episode(some(0.02), interrupted=rng.random() < 0.4)
         leaving = some(0.01)
@@ -384,7 +384,7 @@ class StressScene(Scene):
         mine = np.flatnonzero(members.enabled & (members.group_id == rng.choice(self.groups)))
         if len(mine) and rng.random() < 0.1:
             members.pay(mine, of_group=True)
-        if len(mine) and rng.random() < 0.02 and not (self._is_quiet() and self.nobody_ends):
+        if len(mine) and rng.random() < 0.02 and not (self._is_quiet() and self.no_agent_ends):
             members.end_episode(mine)
 
 

@@ -1,4 +1,4 @@
-"""Small environments of every kind of action, for algorithms."""
+"""Small environments for algorithms, with every type of action."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Toy(gym.Env):
 
 
 class Bits(Toy):
-    """Two choices a bit, without masks."""
+    """Two actions per bit, without masks."""
 
     def action_masks(self) -> np.ndarray:
         return np.ones(2 * self.action_space.n, bool)
 
 
 class HybridVecEnv(DummyVecEnv):
-    """SB3's `DummyVecEnv` knows no dict of actions."""
+    """A vector environment with dict actions, which SB3's `DummyVecEnv` does not support."""
 
     def step_async(self, actions: Any) -> None:
         self.actions = [{key: part[row] for key, part in actions.items()} for row in range(self.num_envs)]
@@ -82,7 +82,7 @@ def make_toys(actions: spaces.Space, observations: spaces.Space | None = None, n
 
 
 def assert_the_same_predictions(model: Any, loaded: Any, actions: spaces.Space, memory: int) -> None:
-    """Two models draw and choose the same actions, which the space allows, and remember the same if they remember."""
+    """Check that two models return equal actions within the space, and equal recurrent states if they have any."""
     space, state, other_state = model.observation_space, None, None
     for step in range(5):
         batch = [space.sample() for _ in range(3)]

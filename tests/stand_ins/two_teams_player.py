@@ -1,9 +1,9 @@
-"""A player of two scenes in which two teams guess. In `Duel`, both are of one behavior and have two members. In `Hunt`,
-two hunters meet one prey.
+"""A player of two scenes with two teams. In `Duel`, both have one behavior and two members.
+In `Hunt`, two hunters meet one prey.
 
-In area i a game lasts 3 + i decisions. With the last one the team whose members then choose more on average gets 1 as
-its group's reward and the other −1, both 0 if it is equal. Every third game of area 0 is interrupted instead. An agent
-sees its area, the decision, its team and which member it is.
+In area i a match has 3 + i decisions. With the last one the team whose mean action is larger gets 1 as its group's
+reward and the other −1, both 0 if they are equal. Every third match of area 0 is interrupted without a result. An
+agent observes its area, the decision, its team and its index in the team.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from unity_gym.scenes.sensors import VectorSensor
 from unity_gym.specs import ActionSpec, Array
 
 AREAS, CHOICES = 3, 3
-INTERRUPTED = 3  # every third game of area 0
-AREA, TIME, TEAM, MEMBER = range(4)  # columns of what an agent sees
+INTERRUPTED = 3  # every third match of area 0
+AREA, TIME, TEAM, MEMBER = range(4)  # indices in the observation
 
 
 class Duel(Scene):

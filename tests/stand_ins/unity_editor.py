@@ -1,4 +1,4 @@
-"""A player inside the test's own process: it dials as the Unity Editor does, and the test sees what it was sent."""
+"""A player inside the test's process: it connects as the Unity Editor does and records the received messages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from unity_gym.wire.messages import UnityMessage
 
 
 class Editor:
-    """Dials `port` in a thread and answers each command with what `answer` returns, until it is told to quit.
+    """A player that connects to `port` in a thread and answers each command until the quit message.
 
-    :param answer: from a command (`UnityMessage`) to a state (an `UnityOutput`, whose header is added)
-    :param hybrid_actions: whether it announces that it reads the newer action fields
+    :param answer: Function from a command (`UnityMessage`) to a state (`UnityOutput`, to which the header is added).
+    :param hybrid_actions: Whether it announces that it reads the newer action fields.
     """
 
     def __init__(self, answer: Callable[[Any], Any], hybrid_actions: bool = True) -> None:
@@ -32,16 +32,16 @@ class Editor:
         self._thread.start()
 
     def connect(self, **options: Any) -> UnityEnvironment:
-        """The environment that this Editor plays for."""
+        """Return the environment of this Editor."""
         return UnityEnvironment(base_port=self.port, **{"timeout_wait": 20, **options})
 
     def join(self) -> None:
-        """Wait until it was told to quit."""
+        """Wait for the quit message."""
         self._thread.join(20)
         assert not self._thread.is_alive()
 
     def _play(self) -> None:
-        while not self._somebody_listens():  # gRPC itself would look again only after a second
+        while not self._is_server_listening():  # gRPC itself would retry only after a second
             time.sleep(0.01)
         exchange = connect_to(self.port)
         hello = _message()
@@ -58,7 +58,7 @@ class Editor:
         except grpc.RpcError:  # the environment closed without a quit message: it rejected the last message
             return
 
-    def _somebody_listens(self) -> bool:
+    def _is_server_listening(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 

@@ -1,8 +1,8 @@
-"""What a wrapper has to show of a stress scene, worked out from the scene's own log.
+"""The expected results of a wrapper for a stress scene, derived from the scene's own log.
 
 `Contract` follows a wrapper call by call. It reads the agents' messages in the log and keeps the rows of their table by
 the rules of `reference_table`. From these alone it derives when a wrapper's step ends and which action each agent must
-have received. It fails if the wrapper made an exchange more or less, or if an action went to another agent or decision.
+have received. It fails if the number of player steps differs, or if an action reached another agent or decision.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Action = tuple[list[float], list[int]]  # continuous and discrete
 
 
 class SceneLog:
-    """The log of one player as far as it is written.
+    """The log of one player, as far as it has been written.
 
-    `said`: what agents said in each exchange; `did`: by exchange, the action of each (behavior, agent); `resets`: the
+    `records`: events of agents per exchange; `actions`: per exchange, by (behavior, agent); `resets`: the
     exchanges that were answered with a reset; `scenes`: the first exchange of each scene; `sensors`: by behavior.
     """
 
@@ -40,7 +40,7 @@ class SceneLog:
         self.read()
 
     def read(self) -> None:
-        """Take in what was written since the last time: all that led to the message that the client has."""
+        """Read the new lines: all events up to the message that the client has."""
         for line in self._file:
             record = json.loads(line)
             kind, exchange = record["event"], record["exchange"]
@@ -60,7 +60,7 @@ class SceneLog:
 
 
 def seen(observation: Any, sensors: Sensors) -> dict[str, int]:
-    """The fingerprints of an observation as any wrapper gives it: an array, or a dict, "split" or by "sensors"."""
+    """Return the fingerprints of a wrapper's observation: an array, or a dict in the form "split" or "sensors"."""
     alone = sensors[0][0] if len(sensors) == 1 else "vector"
     parts = dict(observation) if isinstance(observation, Mapping) else {alone: observation}
     if "vector" in parts:
@@ -84,12 +84,12 @@ def _as_logged(part: Array) -> Array:
 
 
 def blank(sensors: Sensors) -> dict[str, int]:
-    """The fingerprints of zeros."""
+    """Return the fingerprints of zeros."""
     return {name: fingerprint(np.zeros(shape, np.uint8 if len(shape) == 3 else np.float32)) for name, shape in sensors}
 
 
 def one_action(action: Any) -> Action:
-    """One agent's action as the log has it."""
+    """Return one agent's action in the format of the log."""
     if isinstance(action, Mapping):
         return action["continuous"].tolist(), np.atleast_1d(action["discrete"]).tolist()
     action = np.atleast_1d(action)
@@ -97,7 +97,7 @@ def one_action(action: Any) -> Action:
 
 
 def row_actions(actions: Any, rows: int) -> dict[int, Action]:
-    """The actions of all rows of a vector environment."""
+    """Return the actions of all rows of a vector environment."""
     if isinstance(actions, Mapping):
         return {row: one_action({key: part[row] for key, part in actions.items()}) for row in range(rows)}
     return {row: one_action(actions[row]) for row in range(rows)}
@@ -116,13 +116,13 @@ def entry(record: Mapping[str, Any]) -> Entry:
 
 
 class Contract:
-    """The agent tables of one or more players, and the calls that wrappers make on them.
+    """The expected agent tables of one or more players, updated with the calls of a wrapper.
 
     It starts with the newest scene of each log.
 
-    :param logs: of the players, after a reset with a seed and no step
-    :param behavior: the behavior that the wrapper is for; by default all
-    :param rows: that it reserves
+    :param logs: Logs of the players, after a reset with a seed and no step.
+    :param behavior: Behavior of the wrapper; by default all.
+    :param rows: Number of reserved rows.
     """
 
     def __init__(self, logs: Sequence[SceneLog], behavior: str | None = None, rows: int = 0) -> None:
@@ -136,17 +136,17 @@ class Contract:
 
     @property
     def table(self) -> Model:
-        """Of the only behavior."""
+        """Table of the only behavior."""
         (table,) = self.tables.values()
         return table
 
     @property
     def sensors(self) -> Sensors:
-        """Of the only behavior."""
+        """Table of the only behavior."""
         return self.logs[0].sensors[next(iter(self.tables))]
 
     def reset(self) -> None:
-        """The wrapper has sent RESET."""
+        """Record a reset of the wrapper."""
         self._read_logs()
         for table in self.tables.values():
             table.start_step()
@@ -168,7 +168,7 @@ class Contract:
         self.nothing_more_was_exchanged()
 
     def resume(self) -> None:
-        """The wrapper goes on with zeros until somebody asks for a decision, if nobody does."""
+        """Record steps with zero actions until an agent requests a decision."""
         self._read_logs()
         for table in self.tables.values():
             table.forget_outcomes()
@@ -177,17 +177,17 @@ class Contract:
         self.nothing_more_was_exchanged()
 
     def step(self, actions: Mapping[str, Mapping[int, Action]], autoreset: bool) -> None:
-        """The wrapper has made a step with these actions, by behavior and row.
+        """Record a step of the wrapper with these actions, by behavior and row.
 
-        Rows that ask for none at the start do what zeros mean for the whole step. The step ends when no row still
-        acts and one asks for a decision or, without autoreset, has ended.
+        Rows without a request at the start take the zero action for the whole step. The step ends when no row still
+        acts and one requests a decision or, without autoreset, has ended.
         """
         self._start_step(actions)
         self._exchange_until_ready(autoreset)
         self.nothing_more_was_exchanged()
 
     def step_once(self, actions: Mapping[str, Mapping[int, Action]]) -> None:
-        """The wrapper has made one exchange with each player, maybe others after it."""
+        """Record one player step per player, maybe followed by others."""
         self._start_step(actions)
 
     def _start_step(self, actions: Mapping[str, Mapping[int, Action]]) -> None:
@@ -205,7 +205,7 @@ class Contract:
             log.read()
 
     def nothing_more_was_exchanged(self) -> None:
-        """Check that the wrapper has made no other exchange; with or without a new one, it has then read all logs."""
+        """Check that the wrapper has made no other player step; all logs are then read."""
         self._read_logs()
         assert self._at == [log.newest for log in self.logs]
 
@@ -232,9 +232,7 @@ class Contract:
         asked = [
             (record["behavior"], record["agent"]) for record in log.records[exchange] if record["event"] == "decision"
         ]
-        assert sorted(log.actions[exchange]) == sorted(asked), (
-            "an agent acted that did not ask, or one that asked did not"
-        )
+        assert sorted(log.actions[exchange]) == sorted(asked), "the acting agents differ from the requesting ones"
         for (behavior, agent), (continuous, discrete) in log.actions[exchange].items():
             expected: Action = [0.0] * len(continuous), [0] * len(discrete)
             if behavior in self._actions:

@@ -1,4 +1,4 @@
-"""Replies → columns, against a slow reading agent by agent."""
+"""Decoding of replies, compared with a slow decoder of one agent at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sensors(rng: np.random.Generator) -> list[Sensor]:
 
 
 def assert_columns_are(steps: tuple[DecisionSteps, TerminalSteps], agents: Sequence[Agent]) -> None:
-    """Read the columns agent by agent and compare them with what the agents were made of."""
+    """Compare the arrays with the data of each agent."""
     decisions, terminals = steps
     assert list(decisions) == [agent.id for agent in agents if not agent.done]
     assert list(terminals) == [agent.id for agent in agents if agent.done]

@@ -1,4 +1,4 @@
-"""Actions and commands → bytes, parsed back slowly."""
+"""Encoding of actions and commands, compared with a slow parser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unity_gym.wire.messages import RESET, STEP, ListAgentAction, UnityMessage
 
 
 def varints(data: bytes) -> list[int]:
-    """Packed varints, one number at a time."""
+    """Decode packed varints, one at a time."""
     numbers, value, shift = [], 0, 0
     for byte in data:
         value |= (byte & 0x7F) << shift
@@ -37,7 +37,7 @@ def parsed(encoded: bytes) -> list[Any]:
 
 
 def actions(spec: ActionSpec, n: int, seed: int = 0) -> ActionTuple:
-    """Random actions, of which the first row takes each branch's last choice."""
+    """Return random actions, with each branch's last action in the first row."""
     action = spec.random_action(n, np.random.default_rng(seed))
     if spec.discrete_size:
         action.discrete[0] = np.array(spec.discrete_branches) - 1
@@ -138,20 +138,20 @@ def test_a_step_carries_actions_by_behavior_and_side_channels() -> None:
     spec = ActionSpec(1, ())
     action = actions(spec, 2)
     encoded = encode.ActionEncoder(spec).encode(action)
-    message = UnityMessage.FromString(encode.step({"Ball?team=0": encoded, "Üben": b""}, b"beside"))
+    message = UnityMessage.FromString(encode.step({"Ball?team=0": encoded, "Üben": b""}, b"messages"))
     assert message.header.status == 200
     rl_input = message.unity_input.rl_input
     assert rl_input.command == STEP
-    assert rl_input.side_channel == b"beside"
+    assert rl_input.side_channel == b"messages"
     assert set(rl_input.agent_actions) == {"Ball?team=0", "Üben"}
     assert_actions_are(rl_input.agent_actions["Ball?team=0"], action)
 
 
 def test_a_reset_carries_side_channels_and_no_actions() -> None:
-    message = UnityMessage.FromString(encode.reset(b"beside"))
+    message = UnityMessage.FromString(encode.reset(b"messages"))
     assert message.header.status == 200
     assert message.unity_input.rl_input.command == RESET
-    assert message.unity_input.rl_input.side_channel == b"beside"
+    assert message.unity_input.rl_input.side_channel == b"messages"
     assert not message.unity_input.rl_input.agent_actions
 
 

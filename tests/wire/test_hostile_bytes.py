@@ -1,4 +1,4 @@
-"""Each kind of hostile or odd content has the answer that docs/environments/protocol-answers.md names."""
+"""Each type of hostile or invalid content has the result that docs/environments/protocol-answers.md documents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png(pixels: bytes, height: int = 5, width: int = 7, bits: int = 8, color: int = 2, interlaced: int = 0) -> bytes:
-    """A PNG whose header may announce something else than its scanlines hold."""
+    """Return a PNG whose header may contradict its scanlines."""
     header = struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, interlaced)
     return SIGNATURE + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(pixels, 9)) + chunk(b"IEND", b"")
 
@@ -44,7 +44,7 @@ LINE = bytes(1 + 3 * 7)
 
 
 def camera(data: bytes, shape: tuple[int, ...] = SHAPE) -> list[Any]:
-    """The message of an agent with one camera."""
+    """Return the message of an agent with one camera."""
     sensor = Sensor(np.zeros(0), "eye", (NONE, EQUIVARIANT, EQUIVARIANT), png=data)
     (info,) = messages([Agent(1, [sensor])])
     observation = Observation.FromString(info.observations[0])
@@ -60,7 +60,7 @@ def decode(infos: list[Any]) -> Any:
 
 def test_a_decompression_bomb_allocates_nothing() -> None:
     bomb, long = png(bytes(1 << 26), 18000, 18000), png(bytes(1 << 26))
-    decode(camera(png(5 * LINE)))  # imports what is imported late
+    decode(camera(png(5 * LINE)))  # late imports happen here
     tracemalloc.start()
     try:
         for shape in (SHAPE, (3, 18000, 18000), (3, 2**31 - 1, 2**31 - 1)):

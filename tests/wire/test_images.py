@@ -1,4 +1,4 @@
-"""Images of every layout against known images."""
+"""Images of every memory layout, compared with expected images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def png(planes: Array, mode: str = "RGB") -> bytes:
 
 
 def pngs(image: Array) -> bytes:
-    """One PNG for each three channels, the last filled up with zeros."""
+    """Return one PNG per three channels, the last one padded with zeros."""
     padded = np.concatenate([image, np.zeros((-len(image) % 3, *image.shape[1:]), np.uint8)])
     return b"".join(png(padded[start : start + 3]) for start in range(0, len(padded), 3))
 
@@ -41,7 +41,7 @@ def pngs(image: Array) -> bytes:
 def camera(
     channels: int, layout: str, *, data: Array | bytes, mapping: tuple[int, ...] = (), announced: bool = True
 ) -> Sensor:
-    """A camera that declares its shape in `layout`; uncompressed `data` lie in memory as they are given."""
+    """Return a camera that declares its shape in `layout`; uncompressed `data` are sent in their memory layout."""
     first = layout == "CHW"
     shape = (channels, HEIGHT, WIDTH) if first else (HEIGHT, WIDTH, channels)
     properties = (CHANNELS_FIRST if first else CHANNELS_LAST) if announced else ()
@@ -51,7 +51,7 @@ def camera(
 
 
 def decoded(sensors: list[Sensor], version: str = "4.0.0", dtype: str = "uint8", layout: str = "auto") -> Array:
-    """The column of the agents that have one of these sensors each."""
+    """Return the array of agents with one of these sensors each."""
     infos = messages(Agent(number, [sensor]) for number, sensor in enumerate(sensors))
     decoder = BehaviorDecoder("Ball", ActionSpec(1, ()), infos[0], version, dtype, layout)
     (column,) = decoder.decode(infos)[0].obs
@@ -68,7 +68,7 @@ def decoded(sensors: list[Sensor], version: str = "4.0.0", dtype: str = "uint8",
 
 
 def assert_images_are(column: Array, expected: list[Array]) -> None:
-    """Compare with uint8 images, whatever the column's dtype."""
+    """Compare with uint8 images, for any dtype of the array."""
     if column.dtype == np.uint8:
         np.testing.assert_array_equal(column, expected)
     else:

@@ -1,4 +1,4 @@
-"""The message classes: made from the .proto as it stands, and at peace with those of `mlagents_envs`."""
+"""The message classes: generated from the .proto file, and compatible with those of `mlagents_envs`."""
 
 from __future__ import annotations
 

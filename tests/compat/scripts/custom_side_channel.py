@@ -1,4 +1,4 @@
-"""The third notebook: a side channel of one's own beside those of the package."""
+"""The third notebook: a custom side channel in addition to those of the package."""
 
 import uuid
 
