@@ -65,11 +65,11 @@ def test_vectors_alone_are_one_plain_box() -> None:
     spec = behavior(("a", (1,)), ("b", (2,)))
     layout = ObservationLayout(spec)
     assert layout.space == INFINITE
-    columns = columns_of(spec, 5)
-    observations = layout.select(columns)
-    np.testing.assert_array_equal(observations, np.concatenate(columns, axis=1))
-    for column, expected in zip(layout.sensor_arrays(observations), columns, strict=True):
-        np.testing.assert_array_equal(column, expected)
+    arrays = arrays_of(spec, 5)
+    observations = layout.select(arrays)
+    np.testing.assert_array_equal(observations, np.concatenate(arrays, axis=1))
+    for array, expected in zip(layout.sensor_arrays(observations), arrays, strict=True):
+        np.testing.assert_array_equal(array, expected)
     assert isinstance(ObservationLayout(spec, "sensors").space, gym.spaces.Dict)
 
 
@@ -187,17 +187,17 @@ def test_actions_of_a_space_are_converted_to_arrays(spec: ActionSpec, space: gym
     batch = gym.vector.utils.batch_space(space, 6)
     batch.seed(0)
     actions = batch.sample()
-    columns = action_tuple(spec, actions, 6)
-    spec.validate(columns, 6, "Ball")
-    assert columns.continuous.dtype == np.float32
-    assert columns.discrete.dtype == np.int32
+    converted = action_tuple(spec, actions, 6)
+    spec.validate(converted, 6, "Ball")
+    assert converted.continuous.dtype == np.float32
+    assert converted.discrete.dtype == np.int32
     continuous, discrete = (
         (actions["continuous"], actions["discrete"]) if isinstance(actions, dict) else (actions, actions)
     )
     if spec.continuous_size:
-        np.testing.assert_array_equal(arrays.continuous, continuous)
+        np.testing.assert_array_equal(converted.continuous, continuous)
     if spec.discrete_size:
-        np.testing.assert_array_equal(arrays.discrete, np.reshape(discrete, (6, -1)))
+        np.testing.assert_array_equal(converted.discrete, np.reshape(discrete, (6, -1)))
 
 
 def test_a_behavior_without_actions_raises_with_a_remedy() -> None:

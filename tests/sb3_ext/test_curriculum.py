@@ -393,9 +393,8 @@ def test_a_run_passes_its_lessons_in_order_and_keeps_the_lesson_when_killed(
     assert main([lessons_of_basic(tmp_path, 700), *arguments, "run", "--resume"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if "Lesson" in line) == "[INFO] Lesson 1 of width: second"
-    assert (
-        lines.index("[INFO] Lesson 2 of width: third") == len(lines) - 3
-    )  # before the lines of step 700 and of saving
+    # before the lines of step 700 and of saving
+    assert lines.index("[INFO] Lesson 2 of width: third") == len(lines) - 3
     assert lesson_number(tmp_path / "run") == 2
     events = EventAccumulator(str(tmp_path / "run" / "Basic"))
     events.Reload()

@@ -81,9 +81,9 @@ def make_policy(sensors: list[ObservationSpec], action: ActionSpec, settings: di
 def observations_of(policy: UnityPolicy, n: int, seed: int) -> list[np.ndarray]:
     """Return one array per sensor; the second half of the entities is absent in some rows, all in the first."""
     rng = np.random.default_rng(seed)
-    columns = []
+    observations = []
     for observed in policy.adapter.spec.observation_specs:
-        column = rng.normal(size=(n, *observed.shape)).astype(np.float32)
+        array = rng.normal(size=(n, *observed.shape)).astype(np.float32)
         if observed.is_visual:
             array = rng.integers(0, 256, array.shape, dtype=np.uint8)
         elif len(observed.shape) == 2:
@@ -197,10 +197,8 @@ def test_the_interface_is_that_of_unitys_own_files(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     export_onnx(make_policy(*CASES["vector"]), path)
     actual, expected = interface(path), interface(UNITY_MODELS / "3DBall.onnx")
-    expected[1]["deterministic_continuous_actions"] = (
-        FLOAT,
-        ["batch", 2],
-    )  # declared as one row, but there is one per agent
+    # declared as one row, but there is one per agent
+    expected[1]["deterministic_continuous_actions"] = (FLOAT, ["batch", 2])
     assert [list(part.items()) for part in actual] == [list(part.items()) for part in expected]
     constants = [{constant.name for constant in onnx.load(file).graph.initializer} for file in (
         path, UNITY_MODELS / "3DBall.onnx")]  # fmt: skip

@@ -427,9 +427,8 @@ def test_a_run_starts_with_the_networks_of_another(finished: Path, tmp_path: Pat
         for run, step in (("old", 300), ("next", 50), ("next", 80))
     )
     assert all(torch.equal(before[key], started[key]) for key in before)
-    assert not all(
-        torch.equal(before[key], learned[key]) for key in before
-    )  # the last timesteps are used for an update
+    # the last timesteps are used for an update
+    assert not all(torch.equal(before[key], learned[key]) for key in before)
 
 
 def test_force_on_the_command_line_overrides_resume_in_the_file(finished: Path, tmp_path: Path) -> None:

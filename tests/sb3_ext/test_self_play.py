@@ -44,7 +44,7 @@ class Constant:
     memory_size = 0
 
     def __init__(self, action: int) -> None:
-        self.choice = action
+        self.action = action
 
     def select_actions(
         self, observations: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
@@ -52,7 +52,7 @@ class Constant:
         assert not deterministic
         n = len(observations[0])
         assert len(masks) == n
-        return ActionTuple(discrete=np.full((n, 1), self.choice, np.int32)), memory
+        return ActionTuple(discrete=np.full((n, 1), self.action, np.int32)), memory
 
 
 class Named(SelfPlay):

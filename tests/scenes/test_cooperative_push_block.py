@@ -128,9 +128,8 @@ def test_the_last_block_ends_the_episode_of_the_group(held) -> None:
     assert not len(decisions)
     assert scene.shapes.visible.all()
     env.step()
-    assert env.get_steps(NAME)[0].group_reward == pytest.approx(
-        [-4 * COST] * 3
-    )  # penalties of the new episode's first ticks
+    # penalties of the new episode's first ticks
+    assert env.get_steps(NAME)[0].group_reward == pytest.approx([-4 * COST] * 3)
 
 
 def test_an_episode_is_interrupted_after_5000_ticks_with_minus_one_half(held) -> None:
@@ -140,9 +139,8 @@ def test_an_episode_is_interrupted_after_5000_ticks_with_minus_one_half(held) ->
     step(env)
     _, terminals = env.get_steps(NAME)
     assert terminals.interrupted.tolist() == [True] * 3
-    assert terminals.group_reward == pytest.approx(
-        [-2 * COST] * 3
-    )  # the penalty of the last tick belongs to the next episode
+    # the penalty of the last tick belongs to the next episode
+    assert terminals.group_reward == pytest.approx([-2 * COST] * 3)
     assert scene.ticks.tolist() == [0]
 
 
