@@ -36,7 +36,7 @@ Sequences = tuple[torch.Tensor, torch.Tensor]
 """Decisions of a rollout, int64 (sequences, length), and a bool array of that shape, False for padding."""
 
 _CHUNK = 4096  # decisions that are scored at once
-_LEAST_DEVIATION = 0.01  # minimum standard deviation of raw continuous actions
+_MIN_STD = 0.01  # minimum standard deviation of raw continuous actions
 
 
 class Teacher:
@@ -420,7 +420,7 @@ class BC(UnityAlgorithm):
                 break
         if best is not None:
             policy.load_state_dict(best)
-        self._set_deviations(expert, shown if kept is None else kept)
+        self._set_log_std(expert, shown if kept is None else kept)
 
     def _learn_from_teacher(
         self, teacher: Teacher, total_timesteps: int, callback: BaseCallback, log_interval: int | None
@@ -478,7 +478,7 @@ class BC(UnityAlgorithm):
         if kept is not None:
             self.validation_scores = self._score(expert, kept)
             self._record_scores(self.validation_scores)
-        self._set_deviations(expert, shown if kept is None else kept)
+        self._set_log_std(expert, shown if kept is None else kept)
 
     def _train_on_watched(self) -> None:
         if not self._watched:
@@ -496,7 +496,7 @@ class BC(UnityAlgorithm):
         rollout = Rollout.from_trajectories(Trajectories.join(self._watched), self.device)
         for _ in range(self.n_epochs):
             self._train_epoch(rollout, rollout.sequences(length), None)
-        self._set_deviations(rollout, rollout.sequences(length))
+        self._set_log_std(rollout, rollout.sequences(length))
 
     def watch(self, trajectories: Trajectories, teacher: AgentPolicy) -> None:
         """Store trajectories of another behavior, to learn from them in the next updates.
@@ -560,7 +560,7 @@ class BC(UnityAlgorithm):
             newest = sequences[0][has_new], sequences[1][has_new]
             self.validation_scores = self._score(rollout, newest)
             self._record_scores(self.validation_scores)
-            self._set_deviations(rollout, newest)
+            self._set_log_std(rollout, newest)
         return self._train_epoch(rollout, sequences, callback)
 
     def _train_epoch(self, rollout: Rollout, sequences: Sequences, callback: BaseCallback | None) -> bool:
@@ -608,18 +608,18 @@ class BC(UnityAlgorithm):
         sums: dict[str, float] = defaultdict(float)
         for batch in _batches(rollout, sequences):
             comparison, known = compare(self.policy, batch), len(batch) if batch.valid is None else batch.valid.sum()
-            numbers = {"loss": imitation_loss(comparison, batch)}
+            metrics = {"loss": imitation_loss(comparison, batch)}
             if comparison.agrees is not None:
-                numbers["accuracy"] = batch.mean(comparison.agrees.to(torch.float32))
+                metrics["accuracy"] = batch.mean(comparison.agrees.to(torch.float32))
             if comparison.error is not None:
-                numbers["mean_absolute_error"] = batch.mean(comparison.error.abs())
-            for name, number in numbers.items():
+                metrics["mean_absolute_error"] = batch.mean(comparison.error.abs())
+            for name, number in metrics.items():
                 sums[name] += number.item() * int(known)
         count = int(sequences[1].sum())
         return {name: total / count for name, total in sums.items()}
 
     @torch.no_grad()
-    def _set_deviations(self, rollout: Rollout, sequences: Sequences) -> None:
+    def _set_log_std(self, rollout: Rollout, sequences: Sequences) -> None:
         """Set the standard deviations to the root mean squared error of raw continuous actions."""
         squares = [
             comparison.error[batch.valid].square()
@@ -628,8 +628,8 @@ class BC(UnityAlgorithm):
         ]
         if squares:
             scale = CONTINUOUS_LIMIT if self.action_scaling == "unity" else 1.0
-            deviations = torch.cat(squares).mean(0).sqrt() * scale
-            self.policy.head.log_std.copy_(deviations.clamp(min=_LEAST_DEVIATION).log())
+            std = torch.cat(squares).mean(0).sqrt() * scale
+            self.policy.head.log_std.copy_(std.clamp(min=_MIN_STD).log())
 
     def _record_scores(self, scores: Mapping[str, float]) -> None:
         for name, number in scores.items():

@@ -123,8 +123,8 @@ class ActionDistribution(Distribution):
         size = self.spec.continuous_size
         dimensions = []
         if self._mean is not None:
-            deviations = (actions[:, :size] - self._mean) / self._log_std.exp()
-            dimensions.append(-0.5 * deviations.square() - self._log_std - _LOG_ROOT_2_PI)
+            standardized = (actions[:, :size] - self._mean) / self._log_std.exp()
+            dimensions.append(-0.5 * standardized.square() - self._log_std - _LOG_ROOT_2_PI)
         if self._branches is not None:
             dimensions += self._branches.log_probs_per_branch(actions[:, size:])
         return concatenate(dimensions)

@@ -83,7 +83,7 @@ def build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str | No
 
 
 def _build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str) -> UnityAlgorithm:
-    numbers, network = settings.hyperparameters, settings.network_settings
+    hyperparameters, network = settings.hyperparameters, settings.network_settings
     memory = network.memory
     policy_kwargs = {
         "normalize": network.normalize,
@@ -108,42 +108,42 @@ def _build_model(spec: BehaviorSpec, settings: BehaviorSettings, device: str) ->
             device=device,
         )
     options: dict[str, Any] = {
-        "learning_rate": numbers.learning_rate,
-        "buffer_size": numbers.buffer_size,
-        "batch_size": numbers.batch_size,
+        "learning_rate": hyperparameters.learning_rate,
+        "buffer_size": hyperparameters.buffer_size,
+        "batch_size": hyperparameters.batch_size,
         "reward_signals": reward_signals(settings.reward_signals),
         "demonstrations": _cloning(settings),
-        "learning_rate_schedule": numbers.learning_rate_schedule,
+        "learning_rate_schedule": hyperparameters.learning_rate_schedule,
         "policy_kwargs": policy_kwargs,
         "device": device,
         "threaded": settings.threaded,
     }
     plugged = None if settings.trainer_type in TRAINERS else load_trainer(settings.trainer_type)
     if plugged is not None:
-        options |= {name: getattr(numbers, name) for name in parameters(plugged, base_trainer(plugged)[1])}
-    if isinstance(numbers, SACHyperparameters):
+        options |= {name: getattr(hyperparameters, name) for name in parameters(plugged, base_trainer(plugged)[1])}
+    if isinstance(hyperparameters, SACHyperparameters):
         return (plugged or SAC).from_spec(
             "UnitySACPolicy",
             spec,
-            tau=numbers.tau,
-            steps_per_update=numbers.steps_per_update,
-            reward_signal_steps_per_update=numbers.reward_signal_steps_per_update,
-            buffer_init_steps=numbers.buffer_init_steps,
-            init_entcoef=numbers.init_entcoef,
+            tau=hyperparameters.tau,
+            steps_per_update=hyperparameters.steps_per_update,
+            reward_signal_steps_per_update=hyperparameters.reward_signal_steps_per_update,
+            buffer_init_steps=hyperparameters.buffer_init_steps,
+            init_entcoef=hyperparameters.init_entcoef,
             **options,
         )
-    assert isinstance(numbers, POCAHyperparameters)
+    assert isinstance(hyperparameters, POCAHyperparameters)
     options |= {
-        "n_epochs": numbers.num_epoch,
+        "n_epochs": hyperparameters.num_epoch,
         "time_horizon": settings.time_horizon,
-        "gae_lambda": numbers.lambd,
-        "clip_range": numbers.epsilon,
-        "ent_coef": numbers.beta,
-        "clip_range_schedule": numbers.epsilon_schedule,
-        "ent_coef_schedule": numbers.beta_schedule,
+        "gae_lambda": hyperparameters.lambd,
+        "clip_range": hyperparameters.epsilon,
+        "ent_coef": hyperparameters.beta,
+        "clip_range_schedule": hyperparameters.epsilon_schedule,
+        "ent_coef_schedule": hyperparameters.beta_schedule,
     }
-    if isinstance(numbers, PPOHyperparameters):
-        options["policy_kwargs"]["shared_critic"] = numbers.shared_critic
-        options["second_critic"] = numbers.second_critic
+    if isinstance(hyperparameters, PPOHyperparameters):
+        options["policy_kwargs"]["shared_critic"] = hyperparameters.shared_critic
+        options["second_critic"] = hyperparameters.second_critic
         return (plugged or PPO).from_spec("UnityPolicy", spec, **options)
     return (plugged or POCA).from_spec("UnityPOCAPolicy", spec, **options)

@@ -44,16 +44,16 @@ def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
     memory = batch.memory if policy.settings.memory_size else None
     previous = policy.previous_actions(batch.actions, raw=False)
     mean, _, logits = policy.head(policy.body(batch.observations, memory, batch.length, actions=previous)[0])
-    numbers, choices = batch.actions.tensor_split([spec.continuous_size], dim=1)
+    continuous, discrete = batch.actions.tensor_split([spec.continuous_size], dim=1)
     error = log_probs = agrees = None
     if mean is not None:
-        error = _SCALES[policy.action_scaling](mean) - numbers.clamp(-1, 1)
+        error = _SCALES[policy.action_scaling](mean) - continuous.clamp(-1, 1)
     if logits is not None:
         sizes = spec.discrete_branches
-        places = choices.to(torch.int64) + torch.tensor([0, *accumulate(sizes[:-1])], device=choices.device)
+        places = discrete.to(torch.int64) + torch.tensor([0, *accumulate(sizes[:-1])], device=discrete.device)
         branches = Branches(sizes, logits, batch.action_masks.scatter(1, places, True))
-        log_probs = torch.cat(branches.log_probs_per_branch(choices), 1)
-        agrees = torch.cat(branches.mode(), 1) == choices
+        log_probs = torch.cat(branches.log_probs_per_branch(discrete), 1)
+        agrees = torch.cat(branches.mode(), 1) == discrete
     return Comparison(error, log_probs, agrees)
 
 

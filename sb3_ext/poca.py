@@ -70,11 +70,11 @@ class UnityPOCAPolicy(UnityPolicy):
 
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
         """Return V and b (m, 2, signals) and log-probabilities (m, act_dim) of decisions, and their distribution."""
-        _, distribution = self._decided(batch)
+        _, distribution = self._forward_actor(batch)
         groups = _groups_of(batch.rollout)
         features, counts = self._features(groups, batch.index)
         if self.group_body.memory is not None:
-            features, _ = self._remember(features, groups.memory[batch.index[:: batch.length]], batch.length)
+            features, _ = self._update_memory(features, groups.memory[batch.index[:: batch.length]], batch.length)
         return self._both(features, counts), distribution.log_probs_per_dimension(batch.actions), distribution
 
     def predict_values(self, obs: PyTorchObs) -> torch.Tensor:
@@ -162,7 +162,7 @@ class UnityPOCAPolicy(UnityPolicy):
             members, counts = decisions[sequences], valid[sequences]
             if step:
                 groups.memory[first[sequences]] = after[sequences - 1]
-            x, after[sequences] = self._remember(
+            x, after[sequences] = self._update_memory(
                 features[members.reshape(-1)], groups.memory[first[sequences]], length, counts.sum(1)
             )
             output[members[counts]] = x[counts.reshape(-1)]
@@ -170,7 +170,7 @@ class UnityPOCAPolicy(UnityPolicy):
         last[:-1] = trajectory[1:] != trajectory[:-1]
         return output, after[last]
 
-    def _remember(
+    def _update_memory(
         self, features: torch.Tensor, memory: torch.Tensor, length: int, counts: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Apply the LSTM to the features of V and b.

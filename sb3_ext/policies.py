@@ -106,7 +106,7 @@ class AgentPolicy(BasePolicy):
         """Return the actions for the environment from actions (n, act_dim) of `act`."""
         raise NotImplementedError
 
-    def _bounded(self, numbers: torch.Tensor) -> torch.Tensor:
+    def _bounded(self, continuous: torch.Tensor) -> torch.Tensor:
         """Return the continuous actions for the environment, in `[-1, 1]`, from raw ones (n, size)."""
         raise NotImplementedError
 
@@ -120,9 +120,9 @@ class AgentPolicy(BasePolicy):
         if not self.body.action_size:
             return None
         spec = self.adapter.spec.action_spec
-        numbers, choices = actions.tensor_split([spec.continuous_size], dim=1)
-        bounded = self._bounded(numbers) if raw else numbers.clamp(-1, 1)
-        return action_features(torch.cat([bounded, choices], 1), spec)
+        continuous, discrete = actions.tensor_split([spec.continuous_size], dim=1)
+        bounded = self._bounded(continuous) if raw else continuous.clamp(-1, 1)
+        return action_features(torch.cat([bounded, discrete], 1), spec)
 
     def _with_actions(self, memory: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Return the recurrent state (n, memory size) after decisions, with their actions (n, act_dim)."""
@@ -426,16 +426,16 @@ class UnityPolicy(AgentPolicy):
 
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, ActionDistribution]:
         """Return values (m, critics, signals), log-probabilities (m, act_dim) and distribution of decisions."""
-        features, distribution = self._decided(batch)
+        features, distribution = self._forward_actor(batch)
         previous = self.previous_actions(batch.actions)
         values = self._values(features, batch.inputs(self.body), self._memory_of(batch), batch.length, previous)
         return values, distribution.log_probs_per_dimension(batch.actions), distribution
 
     def log_probs(self, batch: Batch) -> torch.Tensor:
         """Return the log-probabilities (m, act_dim) of the batch's decisions."""
-        return self._decided(batch)[1].log_probs_per_dimension(batch.actions)
+        return self._forward_actor(batch)[1].log_probs_per_dimension(batch.actions)
 
-    def _decided(self, batch: Batch) -> tuple[torch.Tensor, ActionDistribution]:
+    def _forward_actor(self, batch: Batch) -> tuple[torch.Tensor, ActionDistribution]:
         """Return the actor's features (m, features), and the distribution of the batch's decisions."""
         previous = self.previous_actions(batch.actions)
         features, _ = self.body(batch.inputs(self.body), self._memory_of(batch)[0], batch.length, actions=previous)
@@ -525,11 +525,11 @@ class UnityPolicy(AgentPolicy):
     def _learning_parts(self) -> list[Any]:
         return [self.critic, self.value_head, self.second_critic, self.second_value_head]
 
-    def _bounded(self, numbers: torch.Tensor) -> torch.Tensor:
+    def _bounded(self, continuous: torch.Tensor) -> torch.Tensor:
         if self.action_scaling == "unity":
-            return numbers.clamp(-CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
-        low, high = (torch.as_tensor(bound).to(numbers) for bound in (self.adapter.low, self.adapter.high))
-        clipped = torch.minimum(torch.maximum(numbers, low), high)
+            return continuous.clamp(-CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
+        low, high = (torch.as_tensor(bound).to(continuous) for bound in (self.adapter.low, self.adapter.high))
+        clipped = torch.minimum(torch.maximum(continuous, low), high)
         scaled = (clipped - (high + low) / 2) / ((high - low) / 2)
         return torch.where(torch.isfinite(high - low), scaled, clipped)
 

@@ -74,8 +74,8 @@ class BehaviorRecord:
 
     @property
     def _keeps_replay_buffer(self) -> bool:
-        numbers = self.settings.hyperparameters
-        return isinstance(numbers, SACHyperparameters) and numbers.save_replay_buffer
+        hyperparameters = self.settings.hyperparameters
+        return isinstance(hyperparameters, SACHyperparameters) and hyperparameters.save_replay_buffer
 
     @property
     def steps_to_event(self) -> int:

@@ -198,23 +198,23 @@ class ReplayBatch:
         """
         return (x if self.valid is None else x[(slice(None),) * dim + (self.valid,)]).mean(dim)
 
-    def _decided(self, states: torch.Tensor) -> torch.Tensor:
+    def _decision_states(self, states: torch.Tensor) -> torch.Tensor:
         """Return the states of the decisions (m, …) from all states (sequences, length + 1, …)."""
         return states[:, 0] if self.length == 1 else states[:, :-1].flatten(0, 1)
 
-    def _next(self, states: torch.Tensor) -> torch.Tensor:
+    def _next_states(self, states: torch.Tensor) -> torch.Tensor:
         """Return the states after the decisions (m, …) from all states (sequences, length + 1, …)."""
         return states[:, 1] if self.length == 1 else states[:, 1:].flatten(0, 1)
 
     @cached_property
     def observations(self) -> list[torch.Tensor]:
         """Observations, one (m, *shape) per sensor."""
-        return [self._decided(tensor) for tensor in self._observations]
+        return [self._decision_states(tensor) for tensor in self._observations]
 
     @cached_property
     def next_observations(self) -> list[torch.Tensor]:
         """Next observations of the same agents, one (m, *shape) per sensor; at an episode's end, the last state."""
-        return [self._next(tensor) for tensor in self._observations]
+        return [self._next_states(tensor) for tensor in self._observations]
 
     @property
     def states(self) -> list[torch.Tensor]:
@@ -229,8 +229,8 @@ class ReplayBatch:
         self.state_inputs = Inputs(as_floats(encoding.prepare(self.states)))
         shape = (self.sequences, self.length + 1)
         tensors = [tensor.view(*shape, *tensor.shape[1:]) for tensor in self.state_inputs]
-        self.inputs = Inputs(map(self._decided, tensors))
-        self.next_inputs = Inputs(map(self._next, tensors))
+        self.inputs = Inputs(map(self._decision_states, tensors))
+        self.next_inputs = Inputs(map(self._next_states, tensors))
 
     @property
     def memory(self) -> torch.Tensor:
@@ -250,12 +250,12 @@ class ReplayBatch:
     @property
     def action_masks(self) -> torch.Tensor:
         """Action masks, bool (m, sum of branches)."""
-        return self._decided(self._tensors["mask"])
+        return self._decision_states(self._tensors["mask"])
 
     @property
     def next_action_masks(self) -> torch.Tensor:
         """Action masks of the next observations, bool (m, sum of branches)."""
-        return self._next(self._tensors["mask"])
+        return self._next_states(self._tensors["mask"])
 
     @property
     def rewards(self) -> torch.Tensor:

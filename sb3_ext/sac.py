@@ -266,7 +266,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._strength = torch.tensor([signal.strength for signal in signals], device=device)
         self._ends = torch.tensor([float(not signal.non_episodic) for signal in signals], device=device)
         branches = torch.tensor(self.adapter.spec.action_spec.discrete_branches, dtype=torch.int64, device=device)
-        self._first_choice = branches.cumsum(0) - branches  # index of each branch's first action among all branches'
+        self._branch_offsets = branches.cumsum(0) - branches  # index of each branch's first action among all branches'
         self._branch = torch.repeat_interleave(branches)  # branch of each discrete action
         self.replay_buffer = ReplayBuffer(self.buffer_size, length, self.policy.memory_size)
         self.collection = Collection("finished", length)
@@ -428,8 +428,8 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
 
         # y = r + γ (1 − terminated) V'(s')
         with torch.no_grad():
-            numbers, log_prob = following.rsample(self._noise(minibatch, part))
-            next_q = policy.critic_target(self._following_states(batch, memory), numbers)
+            continuous, log_prob = following.rsample(self._noise(minibatch, part))
+            next_q = policy.critic_target(self._following_states(batch, memory), continuous)
             next_value = self._soft_value(next_q, following, log_prob, alpha)
             rewards = torch.stack([signal.rewards(batch) for signal in self._signals()], 1) * self._strength
             discount = self._gamma * (1 - batch.terminated.unsqueeze(1) * self._ends)
@@ -440,15 +440,15 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         done = batch.actions
         q = policy.critic(states, done[:, : action.continuous_size] if action.continuous_size else None)
         if action.discrete_size:
-            choices = done[:, action.continuous_size :].to(torch.int64) + self._first_choice
-            q = q.gather(3, choices[:, None].expand(2, -1, q.shape[2], -1)).mean(3)
+            indices = done[:, action.continuous_size :].to(torch.int64) + self._branch_offsets
+            q = q.gather(3, indices[:, None].expand(2, -1, q.shape[2], -1)).mean(3)
         else:
             q = q.squeeze(3)
         q_losses = 0.5 * batch.means((q - target).square(), 1).mean(1)
 
         # J(π) = −V(s), for the actor alone
-        numbers, log_prob = current.rsample(self._noise(minibatch, part))
-        values = batch.means(self._soft_value(policy.critic(states.detach(), numbers), current, log_prob, alpha))
+        continuous, log_prob = current.rsample(self._noise(minibatch, part))
+        values = batch.means(self._soft_value(policy.critic(states.detach(), continuous), current, log_prob, alpha))
         policy_loss = -values.mean()
 
         # J(α) = −log α · (log π + target entropy)
@@ -531,7 +531,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             target = -actions.spec.continuous_size if isinstance(target, str) else target
             targets.append(torch.full_like(log_probs[0], target))
         if actions.log_probs is not None:
-            shape = (len(masks), len(self._first_choice))
+            shape = (len(masks), len(self._branch_offsets))
             expected = actions.log_probs.exp() * actions.log_probs
             log_probs.append(expected.new_zeros(shape).index_add_(1, self._branch, expected))
             allowed = expected.new_zeros(shape).index_add_(1, self._branch, masks.to(expected.dtype))
@@ -551,11 +551,11 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                     f"{signal.name}_{number}": value
                     for signal, value in zip(self._signals(), means[number], strict=True)
                 }
-            numbers = self.policy.adapter.spec.action_spec.continuous_size > 0
-            if numbers:
+            has_continuous = self.policy.adapter.spec.action_spec.continuous_size > 0
+            if has_continuous:
                 metrics["continuous_ent_coef"] = means["ent_coef"][0]
-            if choices := means["ent_coef"][numbers:]:
-                metrics["discrete_ent_coef"] = sum(choices) / len(choices)
+            if coefficients := means["ent_coef"][has_continuous:]:
+                metrics["discrete_ent_coef"] = sum(coefficients) / len(coefficients)
         for name, value in metrics.items():
             self.logger.record_mean(f"train/{name}", value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
@@ -638,5 +638,5 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self.replay_buffer = buffer
 
     def _excluded_save_params(self) -> list[str]:
-        built = ["_unseen", "_unsent", "_means", "_gamma", "_strength", "_ends", "_first_choice", "_branch"]
+        built = ["_unseen", "_unsent", "_means", "_gamma", "_strength", "_ends", "_branch_offsets", "_branch"]
         return [*super()._excluded_save_params(), *built]

@@ -154,8 +154,8 @@ class UnitySACPolicy(AgentPolicy):
         size = self.body.state_size
         return (memory[:, :size], memory[:, size:]) if size else (None, None)
 
-    def _bounded(self, numbers: torch.Tensor) -> torch.Tensor:
-        return numbers
+    def _bounded(self, continuous: torch.Tensor) -> torch.Tensor:
+        return continuous
 
     def environment_actions(self, actions: Array) -> ActionTuple:
         """Return the actions for the environment from actions (n, act_dim) of `act`."""

@@ -202,7 +202,7 @@ def test_the_next_step_resets_rewards_dones_and_decisions_and_keeps_the_rest() -
 def test_outcomes_can_be_discarded_without_the_decisions() -> None:
     table = new_table(1, 2)
     update_table(table, [Entry(1), Entry(2, reward=1.0)], ended=[Entry(1, reward=2.0, group_reward=3.0)])
-    table.forget_outcomes()
+    table.reset_outcomes()
     assert table.requests_decision.all()
     update_table(table, ended=[Entry(2, reward=4.0)])
     assert not any(column.any() for column in (table.reward, table.group_reward, table.terminated))
@@ -418,8 +418,8 @@ def test_for_random_messages_the_table_equals_a_reference_of_single_agents(
             table.start_step()
             model.start_step()
         elif event == "forget":
-            table.forget_outcomes()
-            model.forget_outcomes()
+            table.reset_outcomes()
+            model.reset_outcomes()
         else:
             for player in (0, 1) if event == "restart" else (int(event[-1]),):
                 table.truncate_episodes(player)

@@ -259,7 +259,7 @@ class PlayerPool:
             return
         with self._guarded():
             for table in self.tables.values():
-                table.forget_outcomes()
+                table.reset_outcomes()
             self._steps = [_Step()] * len(self.players)
             self._exchange_until_ready(self._deadline())
 
@@ -358,7 +358,7 @@ class PlayerPool:
         with self._guarded():
             for table in self.tables.values():
                 table.truncate_episodes(worker)
-                table.forget_agents(worker)
+                table.remove_agents(worker)
             for behavior in self._table_names:
                 self._requesting.pop((behavior, worker), None)
             self._under_way.discard(worker)

@@ -67,7 +67,7 @@ class AgentTable:
     def _allocate(self, rows: int) -> None:
         """Allocate all arrays, without agents."""
         sensors = [(sensor.shape, sensor.column_dtype(self._visual_dtype)) for sensor in self.spec.observation_specs]
-        self._exchange = 0
+        self._step_count = 0
         self.observations = [np.zeros((rows, *shape), dtype) for shape, dtype in sensors]
         self.final_observations = [np.zeros((rows, *shape), dtype) for shape, dtype in sensors]
         self.reward, self.group_reward = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
@@ -87,17 +87,17 @@ class AgentTable:
     @property
     def group(self) -> Array:
         """Group key, int64 (rows,), equal for agents of one player and group; unique and negative without a group."""
-        numbers = self.group_id + (self.player.astype(np.int64) << _ID_BITS)
-        return np.where(self.group_id > 0, numbers, -1 - np.arange(len(self)))
+        group_numbers = self.group_id + (self.player.astype(np.int64) << _ID_BITS)
+        return np.where(self.group_id > 0, group_numbers, -1 - np.arange(len(self)))
 
     def start_step(self, player: int | None = None) -> None:
         """Reset the rewards, episode ends and requests of the last step, of one player's rows or of all."""
-        self.forget_outcomes(player)
+        self.reset_outcomes(player)
         rows = self._rows_of(player)
         self.requests_decision[rows] = False
         self._running[rows] = self.alive[rows]
 
-    def forget_outcomes(self, player: int | None = None) -> None:
+    def reset_outcomes(self, player: int | None = None) -> None:
         """Reset the rewards and episode ends of the last step, and store no others until the next step starts."""
         rows = self._rows_of(player)
         outcomes = (self.reward, self.group_reward, self.terminated, self.truncated, self.group_ended)
@@ -118,7 +118,7 @@ class AgentTable:
 
         :return: Row of each agent that requests a decision, int (number of these agents,), in the order of `decisions`.
         """
-        self._exchange += 1
+        self._step_count += 1
         if len(terminals):
             self._end(terminals, player)
         if not len(decisions):
@@ -132,7 +132,7 @@ class AgentTable:
         rows = np.flatnonzero(self.alive & (self.player == player))
         self._close_episodes(rows, [array[rows] for array in self.observations], np.ones(len(rows), bool))
 
-    def forget_agents(self, player: int) -> None:
+    def remove_agents(self, player: int) -> None:
         """Free the rows of a relaunched player, whose ids now belong to other agents; truncate episodes first."""
         rows = self.player == player
         self.agent_id[rows] = self._key[rows] = -1
@@ -184,7 +184,7 @@ class AgentTable:
         self.requests_decision[rows] = False
         group = self.group
         self.group_ended[ended] = (self.group_id[ended] > 0) & ~np.isin(group[ended], group[self.alive])
-        self._ended_at[rows] = self._exchange
+        self._ended_at[rows] = self._step_count
 
     def _store_decisions(self, rows: Rows, decisions: DecisionSteps) -> None:
         self._add_rewards(rows, decisions.reward, decisions.group_reward)
@@ -219,7 +219,7 @@ class AgentTable:
         new = np.flatnonzero(rows < 0)
         if len(new):
             for position in new:  # happens once per agent
-                rows[position] = self._free_slot(int(decisions.group_id[position]), player, rows, decisions)
+                rows[position] = self._free_row(int(decisions.group_id[position]), player, rows, decisions)
             rest = new[rows[new] < 0]
             rows[rest] = self._grow(len(rest))
             self._key[rows[new]] = keys[new]
@@ -231,7 +231,7 @@ class AgentTable:
         self._last[player] = ids, rows, slice(first, first + len(rows)) if follows else rows
         return self._last[player][1:]
 
-    def _free_slot(self, group: int, player: int, taken: Array, present: DecisionSteps) -> int:
+    def _free_row(self, group: int, player: int, taken: Array, present: DecisionSteps) -> int:
         """Return the row that a new agent of `group` takes, −1 for none.
 
         :param group: Group id of the new agent.
@@ -251,7 +251,7 @@ class AgentTable:
         if not candidates.any() and self.is_fixed:
             candidates = is_free
         free = np.flatnonzero(candidates)
-        earlier = free[self._ended_at[free] < self._exchange]
+        earlier = free[self._ended_at[free] < self._step_count]
         return int((earlier if len(earlier) else free)[0]) if len(free) else -1
 
     def _grow(self, count: int) -> Array:

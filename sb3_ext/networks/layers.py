@@ -19,9 +19,9 @@ def kaiming(gain: float = 1.0) -> Initializer:
     return fill
 
 
-def normal(deviation: float) -> Initializer:
+def normal(std: float) -> Initializer:
     """Return an initializer of normal weights with this standard deviation."""
-    return lambda weight: nn.init.normal_(weight, std=deviation)
+    return lambda weight: nn.init.normal_(weight, std=std)
 
 
 def xavier_rows(weight: torch.Tensor) -> torch.Tensor:

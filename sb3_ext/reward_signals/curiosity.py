@@ -45,12 +45,12 @@ class Curiosity(LearnedSignal):
 
     def _build(self, spec: BehaviorSpec) -> None:
         actions = self._actions = spec.action_spec
-        choices = sum(actions.discrete_branches)
+        discrete_size = sum(actions.discrete_branches)
         self.encoder = NetworkBody(spec, self.settings)
         size = self.encoder.features
         self.inverse_model = swish_layers(2 * size, _WIDTH, 1)
-        self.inverse_model.append(linear(_WIDTH, actions.continuous_size + choices))
-        self.forward_model = swish_layers(size + actions.continuous_size + choices, _WIDTH, 1)
+        self.inverse_model.append(linear(_WIDTH, actions.continuous_size + discrete_size))
+        self.forward_model = swish_layers(size + actions.continuous_size + discrete_size, _WIDTH, 1)
         self.forward_model.append(linear(_WIDTH, size))
         self.register_buffer("has_learned", torch.zeros((), dtype=torch.bool))
 
@@ -88,11 +88,11 @@ class Curiosity(LearnedSignal):
     def _inverse_errors(self, batch: Decisions, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         """Return ‖â − a‖² of the continuous actions plus −ln p(a) of each discrete action, (m,)."""
         size = self._actions.continuous_size
-        numbers, *branches = self.inverse_model(torch.cat([before, after], 1)).split(
+        continuous, *branches = self.inverse_model(torch.cat([before, after], 1)).split(
             [size, *self._actions.discrete_branches], 1
         )
         actions = batch.actions
-        errors: torch.Tensor = (numbers - actions[:, :size]).square().sum(1)
+        errors: torch.Tensor = (continuous - actions[:, :size]).square().sum(1)
         for logits, chosen in zip(branches, actions[:, size:].to(torch.int64).unbind(1), strict=True):
             errors = errors + nn.functional.cross_entropy(logits, chosen, reduction="none")
         return errors

@@ -87,7 +87,7 @@ class GAIL(LearnedSignal):
         size = self.body.features
         if self.use_vail:
             self.mean = linear(size, _BOTTLENECK_SIZE, kaiming(0.1))
-            self.deviation = nn.Parameter(torch.ones(_BOTTLENECK_SIZE))
+            self.std = nn.Parameter(torch.ones(_BOTTLENECK_SIZE))
             self.register_buffer("beta", torch.zeros(()))
             size = _BOTTLENECK_SIZE
         self.logit = linear(size, 1, lambda weight: nn.init.xavier_uniform_(weight, gain=0.2))
@@ -121,7 +121,7 @@ class GAIL(LearnedSignal):
         }
         if mean is not None:
             # KL(z of the expert ‖ N(0, 1)) + KL(z of the policy ‖ N(0, 1)), where both have as many rows
-            variance = self.deviation.square()
+            variance = self.std.square()
             divergence = (mean.square() - 1 - variance.log() + variance).sum(1).mean()
             loss = loss + self.beta * (divergence - _INFORMATION)
             log |= {"kl_loss": divergence, "beta": self.beta.clone()}
@@ -157,7 +157,7 @@ class GAIL(LearnedSignal):
         features, mean = self._features(inputs), None
         if self.use_vail:
             mean = self.mean(features)
-            features = mean + torch.randn_like(mean) * self.deviation
+            features = mean + torch.randn_like(mean) * self.std
         return self.logit(features).squeeze(1), mean
 
     def _gradient_penalty(self, expert: list[torch.Tensor], policy: list[torch.Tensor]) -> torch.Tensor:

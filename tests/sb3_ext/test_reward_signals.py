@@ -174,7 +174,7 @@ class ReferenceGAIL:
     def estimate(self, inputs: list[torch.Tensor], noise: torch.Tensor | None = None) -> torch.Tensor:
         z = self.mean(list(inputs))
         if noise is not None:
-            z = z + noise.double() * self.net.deviation
+            z = z + noise.double() * self.net.std
         return 1 / (1 + torch.exp(-dense(self.net.logit, z)[:, 0]))
 
     def rewards(self, batch: Batch) -> torch.Tensor:
@@ -207,7 +207,7 @@ class ReferenceGAIL:
         told = {"loss": loss, "grad_mag_loss": penalty}
         told |= {"policy_estimate": of_policy.mean(), "expert_estimate": of_expert.mean(), "total": loss + penalty}
         if vail:
-            variance = self.net.deviation**2
+            variance = self.net.std**2
             told["kl_loss"] = sum(
                 0.5 * (self.mean(list(side)) ** 2 + variance - 1 - torch.log(variance)).sum(1).mean()
                 for side in (expert, policy)

@@ -66,11 +66,11 @@ class Model:
         self.exchange = 0
 
     def start_step(self) -> None:
-        self.forget_outcomes()
+        self.reset_outcomes()
         for row in self.rows:
             row.requests_decision, row.running = False, row.alive
 
-    def forget_outcomes(self) -> None:
+    def reset_outcomes(self) -> None:
         for row in self.rows:
             row.reward = row.group_reward = 0.0
             row.terminated = row.truncated = row.group_ended = row.running = False

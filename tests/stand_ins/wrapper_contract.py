@@ -171,7 +171,7 @@ class Contract:
         """Record steps with zero actions until an agent requests a decision."""
         self._read_logs()
         for table in self.tables.values():
-            table.forget_outcomes()
+            table.reset_outcomes()
         self._actions = {}
         self._exchange_until_ready(autoreset=True)
         self.nothing_more_was_exchanged()

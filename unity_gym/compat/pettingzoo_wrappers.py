@@ -59,11 +59,11 @@ class _MultiAgentWrapper:
         self._known: set[str] = set()
         self._actions: dict[str, ActionTuple] = {}
         self._rows: dict[str, int] = {}
-        self._forget()
+        self._clear_agents()
         env.reset()
         self._read()
 
-    def _forget(self) -> None:
+    def _clear_agents(self) -> None:
         self._live: list[str] = []
         self._observations: dict[str, Any] = {}
         self._rewards: dict[str, float] = {}
@@ -141,7 +141,7 @@ class _MultiAgentWrapper:
 
     def _start(self) -> None:
         self._known.clear()
-        self._forget()
+        self._clear_agents()
         self._env.reset()
         self._read()
         self._rewards = dict.fromkeys(self._live, 0.0)
@@ -151,7 +151,7 @@ class _MultiAgentWrapper:
         for behavior, actions in self._actions.items():
             self._env.set_actions(behavior, actions)
         self._env.step()
-        self._forget()
+        self._clear_agents()
         self._read()
 
     def _read(self) -> None:

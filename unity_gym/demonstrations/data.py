@@ -105,8 +105,8 @@ def fit(demonstration: Demonstration, spec: BehaviorSpec) -> Demonstration:
         require_equal(demonstration.spec, spec, f"the demonstration {demonstration.headers[0].path}", "the behavior")
         return demonstration
     arrays = demonstration.record_observations
-    numbers = np.concatenate([arrays[i] for i in vectors], axis=1)
-    split = iter(np.split(numbers, np.cumsum(sizes[1])[:-1], axis=1))
+    values = np.concatenate([arrays[i] for i in vectors], axis=1)
+    split = iter(np.split(values, np.cumsum(sizes[1])[:-1], axis=1))
     images = iter([array for array, sensor in zip(arrays, recorded, strict=True) if len(sensor.shape) != 1])
     fitted = [next(split) if len(sensor.shape) == 1 else next(images) for sensor in target]
     return replace(
@@ -145,17 +145,17 @@ def concatenate(parts: list[Demonstration]) -> Demonstration:
     )
 
 
-def require_equal(spec: BehaviorSpec, other: BehaviorSpec, whose: str, others: str) -> None:
+def require_equal(spec: BehaviorSpec, other: BehaviorSpec, name: str, other_name: str) -> None:
     """Check that behaviors are equal in what learning depends on: the shapes of the sensors, in order, and the actions.
 
-    :param whose: Name of the first behavior in the message.
-    :param others: Name of the second behavior in the message.
+    :param name: Name of the first behavior in the message.
+    :param other_name: Name of the second behavior in the message.
     :raises DemonstrationError: If they differ; the message lists both, sensor by sensor.
     """
     pairs = list(zip_longest(spec.observation_specs, other.observation_specs))
     if all(a and b and a.shape == b.shape for a, b in pairs) and spec.action_spec == other.action_spec:
         return
-    lines = [f"{whose} does not fit {others} (images are shown as channels, height, width):"]
+    lines = [f"{name} does not fit {other_name} (images are shown as channels, height, width):"]
     for index, (a, b) in enumerate(pairs):
         verdict = "equal" if a and b and a.shape == b.shape else "DIFFERENT"
         lines.append(f"  sensor {index}: {_shown(a)} against {_shown(b)}: {verdict}")

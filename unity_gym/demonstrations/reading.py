@@ -267,11 +267,13 @@ def _actions(spec: ActionSpec, sent: list[Any], behavior: str) -> ActionTuple:
         return spec.empty_action(0)
     continuous, discrete = list(map(_CONTINUOUS, sent)), list(map(_DISCRETE, sent))
     if any(continuous) or any(discrete):
-        actions = ActionTuple(_floats(continuous, spec.continuous_size), _choices(discrete, spec.discrete_size))
+        actions = ActionTuple(
+            _continuous_actions(continuous, spec.continuous_size), _discrete_actions(discrete, spec.discrete_size)
+        )
     elif spec.continuous_size:
-        actions = ActionTuple(_floats(list(map(_DEPRECATED, sent)), spec.continuous_size))
+        actions = ActionTuple(_continuous_actions(list(map(_DEPRECATED, sent)), spec.continuous_size))
     else:
-        chosen = _floats(list(map(_DEPRECATED, sent)), spec.discrete_size)
+        chosen = _continuous_actions(list(map(_DEPRECATED, sent)), spec.discrete_size)
         wrong = chosen != np.rint(np.clip(chosen, 0, np.array(spec.discrete_branches) - 1))
         if wrong.any():
             raise ActionError(f"the choice {chosen[wrong][0]} is none of the branches {spec.discrete_branches}")
@@ -280,13 +282,13 @@ def _actions(spec: ActionSpec, sent: list[Any], behavior: str) -> ActionTuple:
     return actions
 
 
-def _floats(packed: list[bytes], width: int) -> Array:
+def _continuous_actions(packed: list[bytes], width: int) -> Array:
     if not set(map(len, packed)) <= {4 * width}:
         raise ValueError(f"an action of {width} numbers has {4 * width} bytes, got {sorted(set(map(len, packed)))}")
     return np.frombuffer(bytearray().join(packed), "<f4").reshape(len(packed), width)
 
 
-def _choices(packed: list[bytes], branches: int) -> Array:
+def _discrete_actions(packed: list[bytes], branches: int) -> Array:
     joined = b"".join(packed)
     last = np.frombuffer(joined, np.uint8) < 0x80
     ends = np.cumsum(list(map(len, packed)), dtype=np.intp)
