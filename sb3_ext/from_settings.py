@@ -24,7 +24,7 @@ from sb3_ext.settings import (
     SACHyperparameters,
 )
 from sb3_ext.settings import RewardSignal as RewardSignalSettings
-from sb3_ext.settings.schema import TRAINERS
+from sb3_ext.settings.behaviors import TRAINERS
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from sb3_ext import learn
-from sb3_ext.settings import schema
+from sb3_ext.settings import behaviors, run
 from unity_gym.compat import __main__ as compat
 from unity_gym.scenes import __main__ as scenes
 
@@ -98,8 +98,8 @@ def settings() -> str:
         "error with its\nline, the values that are allowed, and the nearest key. Options of the "
         "[command line](command-line.md) override the file.\n"
     )
-    first = {model: title for title, model in reversed([*blocks("", schema.RunSettings)])}
-    for title, model in blocks("", schema.RunSettings):
+    first = {model: title for title, model in reversed([*blocks("", run.RunSettings)])}
+    for title, model in blocks("", run.RunSettings):
         if first[model] != title:
             continue
         text += f"\n## {title or 'Top level'}\n\n"
@@ -111,8 +111,8 @@ def settings() -> str:
 
 def keys(model: type[BaseModel]) -> list[str]:
     """Return the keys of a block; those of a trainer are its own ones, as the others are in the table of all."""
-    if model in (schema.BCSettings, schema.FixedSettings):
-        return [name for name in model.model_fields if name not in schema.BehaviorSettings.model_fields]
+    if model in (behaviors.BCSettings, behaviors.FixedSettings):
+        return [name for name in model.model_fields if name not in behaviors.BehaviorSettings.model_fields]
     return list(model.model_fields)
 
 
@@ -125,14 +125,14 @@ def blocks(path: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseMo
         if name in ("behaviors", "environment_parameters"):
             place += ".NAME"
         if place.endswith("hyperparameters"):  # all other keys are the same for each trainer
-            for trainer, kind in schema.TRAINERS.items():
-                if kind is schema.FixedSettings:  # it learns nothing
+            for trainer, kind in behaviors.TRAINERS.items():
+                if kind is behaviors.FixedSettings:  # it learns nothing
                     continue
                 yield f"{place} ({trainer})", next(models_in(kind.model_fields[name].annotation))
         elif name == "behaviors":
-            yield from blocks(place, schema.PPOSettings)
-            yield f"{place} (bc)", schema.BCSettings
-            yield f"{place} (fixed)", schema.FixedSettings
+            yield from blocks(place, behaviors.PPOSettings)
+            yield f"{place} (bc)", behaviors.BCSettings
+            yield f"{place} (fixed)", behaviors.FixedSettings
         elif name != "default_settings":
             for child in below:
                 yield from blocks(place + (f" ({child.__name__.lower()})" if len(below) > 1 else ""), child)
@@ -151,7 +151,7 @@ def row(model: type[BaseModel], name: str) -> tuple[str, ...]:
     field = model.model_fields[name]
     meaning = attribute_docs(model)[name]
     if name == "trainer_type":
-        return f"`{name}`", ", ".join(f"`{kind}`" for kind in schema.TRAINERS), '`"ppo"`', meaning
+        return f"`{name}`", ", ".join(f"`{kind}`" for kind in behaviors.TRAINERS), '`"ppo"`', meaning
     if children := list(models_in(field.annotation)):
         shape = {list: "list of blocks", dict: "blocks by name"}.get(typing.get_origin(field.annotation), "block")
         default = "required" if field.is_required() else "none" if field.default in (None, {}) else "its defaults"
@@ -185,7 +185,7 @@ def attribute_docs(kind: type) -> dict[str, str]:
     """Return the docstrings below the attributes of a class and of its base classes."""
     docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        if base.__module__ != schema.__name__:
+        if not base.__module__.startswith("sb3_ext.settings."):
             continue
         body = ast.parse(inspect.getsource(base)).body[0]
         assert isinstance(body, ast.ClassDef)

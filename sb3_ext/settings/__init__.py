@@ -11,49 +11,53 @@ ML-Agents: a behavior that lists only `curiosity` keeps the `extrinsic` of `defa
 `trainer_type` than `default_settings` inherits none of its hyperparameters, since they belong to the algorithm.
 """
 
-from sb3_ext.settings.document import SettingsError
-from sb3_ext.settings.reading import dump, load, loads
-from sb3_ext.settings.schema import (
+from sb3_ext.settings.behaviors import (
     GAIL,
     RND,
     BCHyperparameters,
     BCSettings,
     BehavioralCloning,
     BehaviorSettings,
-    CheckpointSettings,
-    CompletionCriteria,
-    Constant,
-    ConstantParameters,
     Curiosity,
-    Curriculum,
-    EngineSettings,
-    EnvSettings,
     FixedSettings,
-    Gaussian,
-    GaussianParameters,
     Hyperparameters,
-    Lesson,
     Memory,
-    MultiRange,
-    MultiRangeParameters,
     NetworkSettings,
-    ParameterSampler,
     POCAHyperparameters,
     POCASettings,
     PPOHyperparameters,
     PPOSettings,
-    RaySettings,
     RewardSignal,
     RewardSignals,
-    RunSettings,
     SACHyperparameters,
     SACSettings,
-    SamplerParameters,
     SelfPlay,
     SignalSettings,
-    TorchSettings,
+)
+from sb3_ext.settings.document import SettingsError
+from sb3_ext.settings.parameters import (
+    CompletionCriteria,
+    Constant,
+    ConstantParameters,
+    Curriculum,
+    Gaussian,
+    GaussianParameters,
+    Lesson,
+    MultiRange,
+    MultiRangeParameters,
+    ParameterSampler,
+    SamplerParameters,
     Uniform,
     UniformParameters,
+)
+from sb3_ext.settings.reading import dump, load, loads
+from sb3_ext.settings.run import (
+    CheckpointSettings,
+    EngineSettings,
+    EnvSettings,
+    RaySettings,
+    RunSettings,
+    TorchSettings,
 )
 
 __all__ = [

@@ -8,16 +8,16 @@ from typing import Any
 
 import yaml
 
-from sb3_ext.settings.document import Document, KeyPath, SettingsError, Tree, block_of, did_you_mean
-from sb3_ext.settings.schema import (
+from sb3_ext.settings.behaviors import (
     BehaviorSettings,
     Hyperparameters,
     Memory,
     POCAHyperparameters,
     PPOHyperparameters,
-    RunSettings,
     SACHyperparameters,
 )
+from sb3_ext.settings.document import Document, KeyPath, SettingsError, Tree, block_of, did_you_mean
+from sb3_ext.settings.run import RunSettings
 from sb3_ext.settings.validation_errors import unknown_key
 
 

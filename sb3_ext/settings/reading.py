@@ -8,9 +8,10 @@ from pathlib import Path
 import yaml
 from pydantic import TypeAdapter
 
+from sb3_ext.settings.behaviors import AnyBehavior, BehaviorSettings, trainer_types
 from sb3_ext.settings.document import Document, KeyPath, SettingsError, Tree, block_of, did_you_mean, either, unshared
 from sb3_ext.settings.legacy import upgrade
-from sb3_ext.settings.schema import AnyBehavior, BehaviorSettings, RunSettings, trainer_types
+from sb3_ext.settings.run import RunSettings
 from sb3_ext.settings.validation_errors import validated
 
 _RUN, _BEHAVIOR = TypeAdapter[RunSettings](RunSettings), TypeAdapter[BehaviorSettings](AnyBehavior)

@@ -11,9 +11,9 @@ from annotated_types import MinLen
 from pydantic import Field, PlainValidator, TypeAdapter, model_validator
 from pydantic_core import PydanticCustomError
 
+from sb3_ext.settings.blocks import Block, Count, CountOrZero, Flag, Number, Text, finite_number, rejection
 from sb3_ext.settings.document import Document
 from sb3_ext.settings.reading import text_of
-from sb3_ext.settings.schema import Block, Count, CountOrZero, Flag, Number, Text, _number, _refusal
 from sb3_ext.settings.validation_errors import validated
 
 if TYPE_CHECKING:
@@ -27,22 +27,22 @@ Value: TypeAlias = bool | int | float | str
 
 def _bounds(value: object) -> list[float]:
     if isinstance(value, list) and len(value) == 2:
-        low, high = map(_number, value)
+        low, high = map(finite_number, value)
         if low < high:
             return [low, high]
-    raise _refusal("give [low, high] with low < high")
+    raise rejection("give [low, high] with low < high")
 
 
 def _value(value: object) -> Value:
     """Return a number also from a string such as "1e-4", which YAML 1.1 does not read as a number."""
     if isinstance(value, str):
         try:
-            return _number(value)
+            return finite_number(value)
         except PydanticCustomError:
             return value
     if isinstance(value, (bool, int, float)):
         return value
-    raise _refusal("give a number, a text, true or false")
+    raise rejection("give a number, a text, true or false")
 
 
 Bounds: TypeAlias = Annotated[list[float], PlainValidator(_bounds)]
@@ -62,13 +62,13 @@ class Distribution(Block):
     def _is_one(self) -> Distribution:
         given = [name for name in (*_KINDS, "choice") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise _refusal(f"give one of {', '.join(_KINDS)} and choice")
+            raise rejection(f"give one of {', '.join(_KINDS)} and choice")
         if (kind := given[0]) != "choice":
             bounds = getattr(self, kind)
             if "int" in kind and not all(bound.is_integer() for bound in bounds):
-                raise _refusal("give whole numbers", at=(kind,), value=bounds)
+                raise rejection("give whole numbers", at=(kind,), value=bounds)
             if "log" in kind and bounds[0] <= 0:
-                raise _refusal("give bounds above 0", at=(kind,), value=bounds)
+                raise rejection("give bounds above 0", at=(kind,), value=bounds)
         return self
 
     @property
@@ -129,7 +129,7 @@ class SweepSettings(Block):
     @model_validator(mode="after")
     def _varies(self) -> SweepSettings:
         if not self.varied:
-            raise _refusal(
+            raise rejection(
                 "vary at least one, such as KEY: {uniform: [0, 1]}", at=("parameters",), value=dict(self.constants)
             )
         return self

@@ -9,26 +9,21 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from sb3_ext.settings.document import Document, KeyPath, did_you_mean, either
-from sb3_ext.settings.schema import (
-    SAMPLERS,
-    TAG,
+from sb3_ext.settings.behaviors import (
     BehaviorSettings,
-    Block,
-    CheckpointSettings,
-    EngineSettings,
-    EnvSettings,
     Memory,
     NetworkSettings,
     PPOHyperparameters,
     RewardSignal,
     RewardSignals,
-    RunSettings,
     SACHyperparameters,
     SelfPlay,
-    TorchSettings,
     trainer_types,
 )
+from sb3_ext.settings.blocks import TAG, Block
+from sb3_ext.settings.document import Document, KeyPath, did_you_mean, either
+from sb3_ext.settings.parameters import SAMPLERS
+from sb3_ext.settings.run import CheckpointSettings, EngineSettings, EnvSettings, RunSettings, TorchSettings
 
 _Model = TypeVar("_Model")
 

@@ -24,12 +24,7 @@ from unity_gym.demonstrations.data import (
 from unity_gym.errors import ActionError, DemonstrationError, InvalidValueError, ProtocolError
 from unity_gym.specs import ActionSpec, ActionTuple, Array
 from unity_gym.wire.decode import UNREADABLE, BehaviorDecoder, action_spec
-from unity_gym.wire.messages import (
-    BrainParameters,
-    DemonstrationMeta,
-    Observation,
-    Record,
-)
+from unity_gym.wire.messages import BrainParameters, DemonstrationMeta, Observation, Record
 from unity_gym.wire.varints import unpack_varints
 
 _API_VERSIONS = (0, 1)

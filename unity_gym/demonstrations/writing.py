@@ -15,12 +15,7 @@ from unity_gym.demonstrations.data import BODY, RECORDER, SUFFIX, Demonstration,
 from unity_gym.errors import DemonstrationError, NotReadyError
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec, ObservationSpec
 from unity_gym.wire.encode import ActionEncoder, brain_parameters, varint
-from unity_gym.wire.messages import (
-    AgentInfoActionPair,
-    DemonstrationMeta,
-    ListAgentAction,
-    Observation,
-)
+from unity_gym.wire.messages import AgentInfoActionPair, DemonstrationMeta, ListAgentAction, Observation
 from unity_gym.wire.png import encode_images
 
 _PNG = 1

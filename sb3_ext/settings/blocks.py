@@ -1,0 +1,127 @@
+"""Blocks of keys, and the types of their values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from typing_extensions import Self
+
+
+def rejection(
+    reason: str, at: tuple[str | int, ...] = (), value: object = None, choices: Iterable[str] = ()
+) -> PydanticCustomError:
+    """Return an error that contains the remedy.
+
+    :param at: Key path below the validated block; `value` is the value there.
+    :param choices: Valid values; the message suggests the nearest.
+    """
+    context = {"reason": reason, "at": at, "value": value, "choices": tuple(choices)}
+    return PydanticCustomError("settings", "settings", context)
+
+
+def finite_number(value: object) -> float:
+    """Return a finite number, also from a string such as "1.0e7", which YAML 1.1 does not read as a number."""
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            pass
+        else:
+            if math.isfinite(number):
+                return number
+    raise rejection("give a finite number")
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    number = finite_number(value)
+    if number.is_integer():
+        return int(number)
+    raise rejection("give a whole number")
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise rejection("give true or false, without quotes")
+
+
+def _text(value: object) -> str:
+    """Return a string, also from a whole number, for names such as `run_id: 5`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and value:
+        return value
+    raise rejection("give a text, and put it in quotes where YAML takes it for something else")
+
+
+def nothing_is_empty(value: object) -> object:
+    """Return an empty block instead of nothing."""
+    return {} if value is None else value
+
+
+Number = Annotated[float, BeforeValidator(finite_number)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Text = Annotated[str, BeforeValidator(_text)]
+
+Positive = Annotated[Number, Gt(0)]
+NotNegative = Annotated[Number, Ge(0)]
+Fraction = Annotated[Number, Ge(0), Le(1)]
+Count = Annotated[Whole, Ge(1)]
+CountOrZero = Annotated[Whole, Ge(0)]
+CountOrMinusOne = Annotated[Whole, Ge(-1)]
+
+Schedule = Literal["linear", "constant"]
+
+
+def _raised_again(details: ErrorDetails) -> InitErrorDetails:
+    error = PydanticCustomError(details["type"], details["msg"], details.get("ctx"))  # type: ignore[arg-type,unused-ignore]
+    return InitErrorDetails(type=error, loc=details["loc"], input=details["input"])
+
+
+class Block(BaseModel):
+    """Block of keys. An empty one (`network_settings:` with nothing below) consists of defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _known_keys(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Report unknown keys together with mistakes in known ones; pydantic alone would stop at the first kind."""
+        data = cls._block_of(data)
+        if isinstance(data, cls):
+            return validate(data)
+        known = [*cls.model_fields, *cls._further_keys()]
+        if not isinstance(data, Mapping):
+            raise rejection(f"give a block of keys (known here: {', '.join(known)})")
+        unknown = [str(key) for key in data if key not in known]
+        if not unknown:
+            return validate(data)
+        error = PydanticCustomError("unknown", "unknown", {"keys": unknown, "known": known})
+        mistakes = [InitErrorDetails(type=error, input=data)]
+        try:
+            validate({key: value for key, value in data.items() if key in known})
+        except ValidationError as others:
+            mistakes += [_raised_again(details) for details in others.errors()]
+        raise ValidationError.from_exception_data(cls.__name__, mistakes)
+
+    @classmethod
+    def _block_of(cls, data: Any) -> Any:
+        """Return the block that a value represents."""
+        return {} if data is None else data
+
+    @classmethod
+    def _further_keys(cls) -> list[str]:
+        """Return the keys that plugins add."""
+        return []
+
+
+# pydantic's error locations contain the tag; with this character, which YAML forbids, it cannot be taken for a key.
+TAG = "\0"
