@@ -29,8 +29,7 @@ class Memory(nn.Module):
                         nn.init.xavier_uniform_(gate)
                 else:
                     parameter.zero_()
-                    if name.startswith("bias_ih"):
-                        parameter[hidden : 2 * hidden] = 1  # forget gate: keep the cell state at first
+                    parameter[hidden : 2 * hidden] = 1  # forget gate: both biases together keep 88 % of the cell state
 
     def forward(
         self,
