@@ -254,9 +254,9 @@ class VecEnvAgents:
         return rewards, dones, infos
 
     def _read_alive(self, infos: list[dict[str, Any]]) -> None:
-        known = bool(infos) and "alive" in infos[0]
+        has_alive = bool(infos) and "alive" in infos[0]
         self.requests_decision = (
-            np.array([info["alive"] for info in infos]) if known else np.ones(self._env.num_envs, bool)
+            np.array([info["alive"] for info in infos]) if has_alive else np.ones(self._env.num_envs, bool)
         )
 
     def _end(self, row: int, info: dict[str, Any]) -> None:
@@ -266,8 +266,8 @@ class VecEnvAgents:
         batch = (
             {key: part[np.newaxis] for key, part in final.items()} if isinstance(final, dict) else np.asarray([final])
         )
-        for mine, array in zip(self.final_observations, self._space.sensor_arrays(batch), strict=True):
-            mine[row] = array[0]
+        for stored, array in zip(self.final_observations, self._space.sensor_arrays(batch), strict=True):
+            stored[row] = array[0]
 
     def _read_masks(self) -> None:
         if self._masked:

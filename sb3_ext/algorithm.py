@@ -386,8 +386,8 @@ class UnityAlgorithm(BaseAlgorithm):
         callback.update_locals(locals())
         return callback.on_step()
 
-    def _take_collected(self, everything: bool = False) -> None:
-        if self._collector is not None and (collected := self._collector.take(everything)) is not None:
+    def _take_collected(self, include_open: bool = False) -> None:
+        if self._collector is not None and (collected := self._collector.take(include_open)) is not None:
             self.add(collected)
 
     def _collect_rest(self, callback: BaseCallback) -> bool:
@@ -400,7 +400,7 @@ class UnityAlgorithm(BaseAlgorithm):
                 break
             if not self._act(callback, learn=False):
                 return False
-        self._take_collected(everything=True)
+        self._take_collected(include_open=True)
         return True
 
     def select_actions(self, table: AgentTableLike, deterministic: bool = False, learn: bool = True) -> ActionTuple:

@@ -607,14 +607,14 @@ class BC(UnityAlgorithm):
         refresh_memory(self.policy, rollout)
         sums: dict[str, float] = defaultdict(float)
         for batch in _batches(rollout, sequences):
-            comparison, known = compare(self.policy, batch), len(batch) if batch.valid is None else batch.valid.sum()
+            comparison, n_valid = compare(self.policy, batch), len(batch) if batch.valid is None else batch.valid.sum()
             metrics = {"loss": imitation_loss(comparison, batch)}
             if comparison.agrees is not None:
                 metrics["accuracy"] = batch.mean(comparison.agrees.to(torch.float32))
             if comparison.error is not None:
                 metrics["mean_absolute_error"] = batch.mean(comparison.error.abs())
             for name, number in metrics.items():
-                sums[name] += number.item() * int(known)
+                sums[name] += number.item() * int(n_valid)
         count = int(sequences[1].sum())
         return {name: total / count for name, total in sums.items()}
 
@@ -675,5 +675,5 @@ def _batches(rollout: Rollout, sequences: Sequences) -> Iterator[Batch]:
     """Yield sequences in order, `_CHUNK` decisions at a time."""
     decisions, valid = sequences
     size = max(_CHUNK // decisions.shape[1], 1)
-    for part, known in zip(torch.split(decisions, size), torch.split(valid, size), strict=True):
-        yield Batch(rollout, part, known.reshape(-1))
+    for part, is_valid in zip(torch.split(decisions, size), torch.split(valid, size), strict=True):
+        yield Batch(rollout, part, is_valid.reshape(-1))

@@ -103,13 +103,13 @@ class Collector:
         self._buffer.store_outcomes(table, self._memory)
         self._memory[table.terminated | table.truncated] = 0
 
-    def take(self, everything: bool = False) -> Trajectories | None:
+    def take(self, include_open: bool = False) -> Trajectories | None:
         """Return and remove the trajectories of `collected` decisions.
 
-        :param everything: Cut running trajectories, too, if `kind` is "finished".
+        :param include_open: Cut running trajectories, too, if `kind` is "finished".
         :return: Trajectories; None if there are none.
         """
-        if everything or self.collection.kind == "cut":
+        if include_open or self.collection.kind == "cut":
             self._buffer.cut(self._memory)
         return self._buffer.take()
 

@@ -20,11 +20,11 @@ class GroupIndex:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, which: torch.Tensor) -> GroupIndex:
+    def __getitem__(self, indices: torch.Tensor) -> GroupIndex:
         """Return some of the sets, padded to the size of the largest."""
-        present = self.present[which]
+        present = self.present[indices]
         most = int(present.sum(1).max()) if len(present) else 0
-        return GroupIndex(self.rows[which, :most], present[:, :most])  # the members of a set precede the gaps
+        return GroupIndex(self.rows[indices, :most], present[:, :most])  # the members of a set precede the gaps
 
     def used(self) -> tuple[torch.Tensor, GroupIndex]:
         """Return the rows of the table that are in any set, each once, and the sets as indices into these rows."""

@@ -45,10 +45,10 @@ def _require_one_device(name: str) -> None:
     count = _count(kind)
     if int(number or 0) < count:
         return
-    known = [kind for kind in ("cpu", "cuda", "mps", "xpu") if _count(kind)]
+    available = [kind for kind in ("cpu", "cuda", "mps", "xpu") if _count(kind)]
     raise UnityGymError(
         f"torch {torch.__version__} has {count or 'no'} {kind} device{'' if count == 1 else 's'} on this machine, got "
-        f"the device {name!r}: give one of {known}, or install a torch that is built for it"
+        f"the device {name!r}: give one of {available}, or install a torch that is built for it"
     )
 
 

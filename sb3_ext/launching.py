@@ -184,10 +184,10 @@ def _require_teacher(name: str, student: BCSettings, settings: RunSettings) -> N
     if teacher == name:
         raise UnityGymError(f"behaviors.{name}.teacher must be another behavior, got {teacher!r}")
     if teacher is not None and teacher not in settings.behaviors and settings.default_settings is None:
-        known = ", ".join(sorted(settings.behaviors.keys() - {name})) or "none"
+        behaviors = ", ".join(sorted(settings.behaviors.keys() - {name})) or "none"
         raise UnityGymError(
-            f"behaviors.{name}.teacher is {teacher!r}, which is not under behaviors (known: {known}): add it there. "
-            "trainer_type fixed lets it act with an .onnx file or a function"
+            f"behaviors.{name}.teacher must be another behavior under behaviors ({behaviors}), got {teacher!r}: add it "
+            "there. With trainer_type fixed, it acts with an .onnx file or a function"
         )
 
 

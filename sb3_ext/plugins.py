@@ -102,14 +102,14 @@ def parameters(plugin: type, base: type | None = None) -> dict[str, Parameter]:
 
     :param base: Class whose arguments are omitted.
     """
-    known = set() if base is None else set(inspect.signature(base).parameters)
+    base_parameters = set() if base is None else set(inspect.signature(base).parameters)
     hints = get_type_hints(plugin.__init__)  # type: ignore[misc]
     return {
         name: Parameter(hints.get(name, Any), ... if given.default is given.empty else given.default)
         for name, given in inspect.signature(plugin).parameters.items()
         if given.kind in (given.POSITIONAL_OR_KEYWORD, given.KEYWORD_ONLY)
         and not name.startswith("_")
-        and name not in known
+        and name not in base_parameters
     }
 
 

@@ -376,8 +376,10 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
                 values, log_probs, distribution = policy.evaluate(batch)
                 advantage = batch.advantages.unsqueeze(1)
                 if self.normalize_advantage and self.advantage_normalization == "minibatch" and len(minibatch) > 1:
-                    known = minibatch.advantages if batch.valid is None else minibatch.advantages[minibatch.valid]
-                    advantage = (advantage - known.mean()) / (known.std() + 1e-8)
+                    valid_advantages = (
+                        minibatch.advantages if batch.valid is None else minibatch.advantages[minibatch.valid]
+                    )
+                    advantage = (advantage - valid_advantages.mean()) / (valid_advantages.std() + 1e-8)
 
                 if batch.weights is not None:
                     advantage = advantage * batch.weights

@@ -161,7 +161,7 @@ class Run:
         if asked.resume or asked.initialize_from is not None:
             if not is_run:
                 option = "--run-id" if asked.resume else "--initialize-from"
-                raise UnityGymError(f"{self.folder} is no run; {self._known_runs()}. Correct {option}")
+                raise UnityGymError(f"{self.folder} is no run; {self._describe_runs()}. Correct {option}")
         elif all(behavior is None or behavior.init_path is None for behavior in behaviors):
             raise UnityGymError(
                 "--inference needs trained policies: give --resume and the --run-id of a run, --initialize-from, or "
@@ -171,7 +171,7 @@ class Run:
     def _require_resumable(self, is_run: bool) -> None:
         if not is_run:
             raise UnityGymError(
-                f"{self.folder} is no run that could be resumed; {self._known_runs()}. Correct --run-id, or leave "
+                f"{self.folder} is no run that could be resumed; {self._describe_runs()}. Correct --run-id, or leave "
                 "--resume out to start one"
             )
         if is_mlagents_run(self.folder):
@@ -211,9 +211,9 @@ class Run:
     def _content(self) -> list[Path]:
         return [entry for entry in self.folder.iterdir() if entry.name != _LOGS] if self.folder.is_dir() else []
 
-    def _known_runs(self) -> str:
-        known = sorted(path.parent.name for path in self.results.glob(f"*/{CONFIGURATION}"))
-        return f"{self.results} has {', '.join(known) or 'no runs'}"
+    def _describe_runs(self) -> str:
+        run_ids = sorted(path.parent.name for path in self.results.glob(f"*/{CONFIGURATION}"))
+        return f"{self.results} has {', '.join(run_ids) or 'no runs'}"
 
     def checkpoints(self, behavior: str, keep: int = 0) -> Checkpoints:
         """Return the checkpoints of a behavior."""
@@ -248,7 +248,7 @@ class Run:
         found = _newest_in(self.results / run_id / behavior)
         if found is None:
             raise UnityGymError(
-                f"{self.results / run_id} has no checkpoint of {behavior}; {self._known_runs()}. Correct "
+                f"{self.results / run_id} has no checkpoint of {behavior}; {self._describe_runs()}. Correct "
                 "--initialize-from"
             )
         return found
@@ -371,8 +371,8 @@ class Checkpoints:
             for old in list(kept)[: -self._keep]:
                 kept[old].with_suffix(".onnx").unlink(missing_ok=True)
                 kept.pop(old).unlink()
-        known = [other for other in self.status.get("checkpoints", []) if other["steps"] in kept]
-        self.status["checkpoints"] = [other for other in known if other["steps"] != step] + [entry]
+        checkpoints = [other for other in self.status.get("checkpoints", []) if other["steps"] in kept]
+        self.status["checkpoints"] = [other for other in checkpoints if other["steps"] != step] + [entry]
 
     def save_replay_buffer(self, model: UnityAlgorithm) -> None:
         """Write the replay buffer of a model, which replaces the previous file.
@@ -644,12 +644,12 @@ class Timers:
 
     def gauge(self, name: str, value: float) -> None:
         """Record the latest value of a series."""
-        known = self.gauges.get(name, {"min": value, "max": value, "count": 0})
+        gauge = self.gauges.get(name, {"min": value, "max": value, "count": 0})
         self.gauges[name] = {
             "value": value,
-            "min": min(known["min"], value),
-            "max": max(known["max"], value),
-            "count": known["count"] + 1,
+            "min": min(gauge["min"], value),
+            "max": max(gauge["max"], value),
+            "count": gauge["count"] + 1,
         }
 
     def tree(self) -> dict[str, Any]:

@@ -380,7 +380,7 @@ class Sampler:
             elif name not in self._finished:
                 self._finished.add(name)
                 samples.finished.add(name)
-                rests = [collector.take(everything=True) for collector in self._collectors(name)]
+                rests = [collector.take(include_open=True) for collector in self._collectors(name)]
                 if (rest := self._concatenate(rests)) is not None:
                     samples.trajectories[name] = rest
         return waits

@@ -39,7 +39,7 @@ class Unsupported(NamedTuple):
     reason: str
 
 
-def _refuse(table: Mapping[str, Unsupported], given: Mapping[str, Any]) -> None:
+def _reject(table: Mapping[str, Unsupported], given: Mapping[str, Any]) -> None:
     for name, unsupported in table.items():
         value = given.get(name, unsupported.value)
         if value is not unsupported.value and value != unsupported.value:
@@ -64,7 +64,7 @@ class Names(NamedTuple):
         :param given: Values of parameters of both packages; None if a parameter is not given.
         :raises UnityGymError: If a parameter is given under two names, or is not supported.
         """
-        _refuse(self.unsupported, given)
+        _reject(self.unsupported, given)
         n_envs = None if env is None else env.num_envs if isinstance(env, VecEnv) else 1
         translated = {}
         for own, (names, convert) in self.equivalents.items():
@@ -211,7 +211,7 @@ def network_settings(
     :param critic: Name of the critic in `net_arch`, such as "vf".
     :raises UnityGymError: If two entries set the same, or an entry is not supported.
     """
-    _refuse(NETWORK_UNSUPPORTED, given)
+    _reject(NETWORK_UNSUPPORTED, given)
     options = {name: value for name, value in given.items() if name not in NETWORK_UNSUPPORTED}
     for name, others in _OTHER_NAMES.items():
         if (also := [other for other in others if other in options]) and name in options:

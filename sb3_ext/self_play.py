@@ -341,7 +341,7 @@ class _Team:
     table: AgentTable
     play: SelfPlay
     deterministic: bool
-    lineup: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    matchup: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     memory: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     alive: Array = field(default_factory=lambda: np.zeros(0, bool))
     group: Array = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -349,7 +349,7 @@ class _Team:
     def require_room(self, memory_size: int = 0) -> None:
         """Allocate an entry for each row of the table, with recurrent states of at least this size."""
         rows = len(self.table)
-        self.lineup, self.alive = with_rows(self.lineup, rows), with_rows(self.alive, rows)
+        self.matchup, self.alive = with_rows(self.matchup, rows), with_rows(self.alive, rows)
         self.memory = with_rows(self.memory, rows)
         self.memory = np.pad(self.memory, ((0, 0), (0, max(memory_size - self.memory.shape[1], 0))))
 
@@ -366,7 +366,7 @@ class Matchmaker:
         self.learning = ""
         """Name of the learning team, empty at first."""
         self._teams: dict[str, _Team] = {}
-        self._lineups: dict[int, dict[str, Opponent]] = {0: {}}
+        self._matchups: dict[int, dict[str, Opponent]] = {0: {}}
         self._current = 0
         self._due: set[str] = set()  # teams for which new opponents are due
         self._matches: list[Match] = []
@@ -399,8 +399,8 @@ class Matchmaker:
         """Return the opponent in each row of a team; None where no match has started."""
         entry = self._teams[team]
         return [
-            self._lineups[number].get(team) if alive else None
-            for number, alive in zip(entry.lineup.tolist(), entry.alive.tolist(), strict=True)
+            self._matchups[number].get(team) if alive else None
+            for number, alive in zip(entry.matchup.tolist(), entry.alive.tolist(), strict=True)
         ]
 
     def select_actions(self, without: Collection[str]) -> dict[str, ActionTuple]:
@@ -411,10 +411,10 @@ class Matchmaker:
         table = team.table
         rows = np.flatnonzero(table.requests_decision)
         actions = table.spec.action_spec.empty_action(len(table))
-        numbers, lineup = np.unique(team.lineup[rows], return_inverse=True)
-        opponents = [self._lineups[number][name] for number in numbers.tolist()]
+        numbers, matchup = np.unique(team.matchup[rows], return_inverse=True)
+        opponents = [self._matchups[number][name] for number in numbers.tolist()]
         for opponent in dict.fromkeys(opponents):
-            acting = rows[np.array([other is opponent for other in opponents])[lineup]]
+            acting = rows[np.array([other is opponent for other in opponents])[matchup]]
             player = opponent.player()
             size = player.memory_size
             team.require_room(size)
@@ -439,19 +439,19 @@ class Matchmaker:
         if self._due:
             self._draw(sorted(self._due - {self.learning}))
         for team in self._teams.values():
-            self._start_games(team)
+            self._start_matches(team)
 
     def _rate(self, team: _Team) -> None:
-        table, known = team.table, len(team.group)
-        ends = (table.terminated | table.truncated)[:known]
-        rows = np.flatnonzero(ends & (table.group_ended[:known] | (team.group < 0)))
-        _, first, game = np.unique(team.group[rows], return_index=True, return_inverse=True)
-        rewards = np.bincount(game, table.reward[rows] + table.group_reward[rows])
-        is_whole = np.bincount(game, table.truncated[rows]) == 0
-        lineups = team.lineup[rows[first]]
-        for reward, number in zip(rewards[is_whole].tolist(), lineups[is_whole].tolist(), strict=True):
+        table, n_rows = team.table, len(team.group)
+        ends = (table.terminated | table.truncated)[:n_rows]
+        rows = np.flatnonzero(ends & (table.group_ended[:n_rows] | (team.group < 0)))
+        _, first, match = np.unique(team.group[rows], return_index=True, return_inverse=True)
+        rewards = np.bincount(match, table.reward[rows] + table.group_reward[rows])
+        is_whole = np.bincount(match, table.truncated[rows]) == 0
+        matchups = team.matchup[rows[first]]
+        for reward, number in zip(rewards[is_whole].tolist(), matchups[is_whole].tolist(), strict=True):
             score = 0.5 if reward == 0 else float(reward > 0)
-            rivals = {name: rival for name, rival in self._lineups[number].items() if name != self.learning}
+            rivals = {name: rival for name, rival in self._matchups[number].items() if name != self.learning}
             team.play.rate(score, list(rivals.values()))
             others = [(name.partition("?")[0], rival.step, rival.file) for name, rival in rivals.items()]
             self._matches.append(Match(self.learning.partition("?")[0], score, others))
@@ -463,25 +463,25 @@ class Matchmaker:
 
     def _draw(self, teams: Sequence[str]) -> None:
         """Make a matchup with new opponents for these teams, and discard matchups that no match uses."""
-        used = {self._current}.union(*(team.lineup[team.alive].tolist() for team in self._teams.values()))
-        lineup = self._lineups[self._current] | {name: self._teams[name].play.sample_opponent() for name in teams}
+        used = {self._current}.union(*(team.matchup[team.alive].tolist() for team in self._teams.values()))
+        matchup = self._matchups[self._current] | {name: self._teams[name].play.sample_opponent() for name in teams}
         self._current += 1
-        self._lineups = {number: self._lineups[number] for number in used} | {self._current: lineup}
+        self._matchups = {number: self._matchups[number] for number in used} | {self._current: matchup}
         self._due = set()
 
-    def _start_games(self, team: _Team) -> None:
+    def _start_matches(self, team: _Team) -> None:
         table = team.table
         team.require_room()
         starts = table.requests_decision & ~(team.alive & ~(table.terminated | table.truncated))
-        team.lineup[starts] = self._current
+        team.matchup[starts] = self._current
         team.memory[starts] = 0
         group, in_group = table.group, table.group_id > 0
         mates, late = np.flatnonzero(table.alive & ~starts & in_group), np.flatnonzero(starts & in_group)
         if len(mates) and len(late):
-            known, first = np.unique(group[mates], return_index=True)
-            place = np.minimum(np.searchsorted(known, group[late]), len(known) - 1)
-            joins = known[place] == group[late]
-            team.lineup[late[joins]] = team.lineup[mates[first[place[joins]]]]
+            groups, first = np.unique(group[mates], return_index=True)
+            place = np.minimum(np.searchsorted(groups, group[late]), len(groups) - 1)
+            joins = groups[place] == group[late]
+            team.matchup[late[joins]] = team.matchup[mates[first[place[joins]]]]
         team.alive, team.group = table.alive.copy(), group
 
 

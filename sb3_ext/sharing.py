@@ -199,7 +199,7 @@ def _card(
     evaluations: Mapping[str, Evaluation | None],
 ) -> str:
     """Return the model card, with its metadata."""
-    known = {name: evaluation for name, evaluation in evaluations.items() if evaluation is not None}
+    available = {name: evaluation for name, evaluation in evaluations.items() if evaluation is not None}
     name = repo_id.rpartition("/")[2]
     data = hub.ModelCardData(
         library_name="ml-agents",
@@ -219,12 +219,12 @@ def _card(
                 metric_name="mean_reward",
                 metric_value=_result(evaluation),
             )
-            for behavior, evaluation in known.items()
+            for behavior, evaluation in available.items()
         ]
         or None,
     )
     trainers = ", ".join(f"**{settings.behavior(behavior).trainer_type}** playing **{behavior}**" for behavior in names)
-    rows = "".join(f"| {key} | {_result(value)} | {value.episodes or ''} |\n" for key, value in known.items())
+    rows = "".join(f"| {key} | {_result(value)} | {value.episodes or ''} |\n" for key, value in available.items())
     curve = f"\n![Learning curve]({_CURVE})\n" if (folder / _CURVE).is_file() else ""
     video = f"\n[Video of an episode]({_VIDEO})\n" if (folder / _VIDEO).is_file() else ""
     versions = "".join(

@@ -219,20 +219,22 @@ class Sweep:
         generator, errors = np.random.default_rng(0), []
         for _ in range(_DRAWS):
             try:
-                return self._load({path: known.sample(generator) for path, known in self.settings.varied.items()})
+                return self._load(
+                    {path: distribution.sample(generator) for path, distribution in self.settings.varied.items()}
+                )
             except SettingsError as error:
                 errors.append(error)
         raise errors[0]
 
     def _judged_behavior(self, settings: RunSettings) -> str:
-        name, known = self.settings.behavior, list(settings.behaviors)
-        if name is not None and (name in known or settings.default_settings is not None):
+        name, behaviors = self.settings.behavior, list(settings.behaviors)
+        if name is not None and (name in behaviors or settings.default_settings is not None):
             return name
-        if name is None and len(known) == 1:
-            return known[0]
+        if name is None and len(behaviors) == 1:
+            return behaviors[0]
         raise SettingsError(
             f"{self._path}: behavior {'is missing' if name is None else f'is {name!r}'}: give the behavior whose "
-            f"metric is the objective; {self.settings.config} has {', '.join(known) or 'none by name'}"
+            f"metric is the objective; {self.settings.config} has {', '.join(behaviors) or 'none by name'}"
         )
 
     def _open(self, resume: bool, force: bool, seed: int | None) -> Study:
@@ -292,11 +294,11 @@ class Sweep:
         """Return the values of the configuration; None if the search space does not contain them."""
         tree = resolved_configuration(self._load({}))
         values = {}
-        for path, known in self.settings.varied.items():
+        for path, distribution in self.settings.varied.items():
             node: Any = tree
             for key in path.split("."):
                 node = node.get(key) if isinstance(node, dict) else None
-            if not known.contains(node):
+            if not distribution.contains(node):
                 return None
             values[path] = node
         return values
@@ -311,7 +313,7 @@ class Sweep:
 
         trial = self._study.ask()
         trial.set_user_attr("process", [socket.gethostname(), os.getpid()])
-        values = {path: known.suggest(trial, path) for path, known in self.settings.varied.items()}
+        values = {path: distribution.suggest(trial, path) for path, distribution in self.settings.varied.items()}
         print_line(f"Trial {trial.number}: {_listed(values)}")
         curves: list[_LearningCurve] = []
         started = time.monotonic()
@@ -424,15 +426,15 @@ class Sweep:
         axes.legend()
         completed = [trial for trial in trials if trial.state.name == "COMPLETE"]
         values = [trial.value or 0.0 for trial in completed]
-        for number, (path, known) in enumerate(varied.items()):
+        for number, (path, distribution) in enumerate(varied.items()):
             axes = figure.add_subplot(grid[1 + number // 3, number % 3])
             given = [trial.params[path] for trial in completed]
-            if known.choice is None:
+            if distribution.choice is None:
                 axes.scatter(given, values)
-                axes.set_xscale("log" if known.is_logarithmic else "linear")
+                axes.set_xscale("log" if distribution.is_logarithmic else "linear")
             else:
-                axes.scatter([known.choice.index(value) for value in given], values)
-                axes.set_xticks(range(len(known.choice)), [_shown(value) for value in known.choice])
+                axes.scatter([distribution.choice.index(value) for value in given], values)
+                axes.set_xticks(range(len(distribution.choice)), [_shown(value) for value in distribution.choice])
             axes.set(xlabel=path.rpartition(".")[2], ylabel="value")
             axes.grid(alpha=0.3)
         image = io.BytesIO()

@@ -92,7 +92,7 @@ def records(
                 {
                     "observations": [
                         rng.integers(0, 256, shape.shape, dtype=np.uint8)
-                        if shape.column_dtype(visual_dtype) == np.uint8
+                        if shape.array_dtype(visual_dtype) == np.uint8
                         else rng.random(shape.shape, np.float32)
                         for shape in spec.observation_specs
                     ],

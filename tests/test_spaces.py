@@ -28,7 +28,7 @@ def behavior(*sensors: tuple[str, tuple[int, ...]]) -> BehaviorSpec:
 def arrays_of(spec: BehaviorSpec, n: int, visual_dtype: str = "uint8") -> list[Array]:
     rng = np.random.default_rng(0)
     return [
-        rng.integers(0, 2, (n, *sensor.shape)).astype(sensor.column_dtype(visual_dtype))
+        rng.integers(0, 2, (n, *sensor.shape)).astype(sensor.array_dtype(visual_dtype))
         for sensor in spec.observation_specs
     ]
 

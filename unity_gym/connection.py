@@ -261,7 +261,7 @@ class _Exchange:
         if address != self._address:
             peer = find_peer(address, self.port)
             if peer is not None and not self.accepts(peer):
-                self._refuse(peer, context)
+                self._reject(peer, context)
         if not self._admit(address, peer):
             _abort(
                 context,
@@ -282,7 +282,7 @@ class _Exchange:
             _abort(context, grpc.StatusCode.UNAVAILABLE, "The Python side has closed the connection.")
         return reply
 
-    def _refuse(self, peer: Peer, context: grpc.ServicerContext) -> NoReturn:
+    def _reject(self, peer: Peer, context: grpc.ServicerContext) -> NoReturn:
         self.rejected = (
             f" {peer} connected to this port and was rejected, because it does not belong to the player. If it is the "
             "player behind a wrapper that detaches it, such as docker, pass trust_peer=True."

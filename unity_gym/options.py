@@ -119,12 +119,12 @@ def takes_player_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
         for option in fields(PlayerOptions)
         if option.name not in own
     ]
-    known = [*own, *(parameter.name for parameter in added)]
+    names = [*own, *(parameter.name for parameter in added)]
 
     @wraps(function)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        for name in kwargs.keys() - set(known):
-            nearest = difflib.get_close_matches(name, known, 1, 0)[0]
+        for name in kwargs.keys() - set(names):
+            nearest = difflib.get_close_matches(name, names, 1, 0)[0]
             raise UnknownOptionError(f"there is no option {name!r}; the nearest is {nearest!r}")
         return function(*args, **kwargs)
 

@@ -593,10 +593,10 @@ class PlayerPool:
             self._exchange(range(len(self.players)), deadline - time.monotonic())
             exchanges += 1
         if not self.tables:
-            known = sorted({name for player in self.players for name in player.behavior_specs})
+            available = sorted({name for player in self.players for name in player.behavior_specs})
             raise InvalidValueError(
                 f"no behavior {', '.join(map(repr, self._selected or ()))} in {self.options.file_name} within "
-                f"{exchanges} exchanges; it has {known}"
+                f"{exchanges} exchanges; it has {available}"
             )
 
     def only_table(self) -> tuple[str, AgentTable]:

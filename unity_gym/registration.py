@@ -76,11 +76,11 @@ def registered_options(env_id: str) -> dict[str, Any]:
     :param env_id: Registered id, with or without the prefix "unity_gym:".
     :raises InvalidValueError: If the id is not one of this package; the message lists them.
     """
-    known = _options()
+    options_by_id = _options()
     name = env_id.removeprefix("unity_gym:")
-    if name not in known:
-        raise InvalidValueError(f"no environment {env_id!r}; the known ones are {sorted(known)}")
-    return known[name]
+    if name not in options_by_id:
+        raise InvalidValueError(f"no environment {env_id!r}; the known ones are {sorted(options_by_id)}")
+    return options_by_id[name]
 
 
 @takes_player_options

@@ -66,7 +66,7 @@ class AgentTable:
 
     def _allocate(self, rows: int) -> None:
         """Allocate all arrays, without agents."""
-        sensors = [(sensor.shape, sensor.column_dtype(self._visual_dtype)) for sensor in self.spec.observation_specs]
+        sensors = [(sensor.shape, sensor.array_dtype(self._visual_dtype)) for sensor in self.spec.observation_specs]
         self._step_count = 0
         self.observations = [np.zeros((rows, *shape), dtype) for shape, dtype in sensors]
         self.final_observations = [np.zeros((rows, *shape), dtype) for shape, dtype in sensors]
@@ -155,9 +155,9 @@ class AgentTable:
     def _end(self, terminals: TerminalSteps, player: int) -> None:
         rows = self._find(self._keys(terminals.agent_id, player))
         # Agents without a decision in the ended episode are unknown to the algorithms, so no end is reported for them.
-        known = rows >= 0
-        known[known] = self.alive[rows[known]]
-        if known.all():
+        is_alive = rows >= 0
+        is_alive[is_alive] = self.alive[rows[is_alive]]
+        if is_alive.all():
             reward, group_reward, interrupted, final = (
                 terminals.reward,
                 terminals.group_reward,
@@ -165,8 +165,8 @@ class AgentTable:
                 terminals.obs,
             )
         else:
-            rows, reward, group_reward = rows[known], terminals.reward[known], terminals.group_reward[known]
-            interrupted, final = terminals.interrupted[known], [array[known] for array in terminals.obs]
+            rows, reward, group_reward = rows[is_alive], terminals.reward[is_alive], terminals.group_reward[is_alive]
+            interrupted, final = terminals.interrupted[is_alive], [array[is_alive] for array in terminals.obs]
         self._add_rewards(rows, reward, group_reward)
         self._close_episodes(rows, final, interrupted)
 

@@ -53,7 +53,7 @@ class ObservationSpec(NamedTuple):
         """Whether observations are images (cameras, grid sensors), which have rank 3."""
         return len(self.shape) == 3
 
-    def column_dtype(self, visual_dtype: str) -> np.dtype[Any]:
+    def array_dtype(self, visual_dtype: str) -> np.dtype[Any]:
         """Return the dtype of this sensor's array: `visual_dtype` for images, float32 for everything else."""
         return np.dtype(visual_dtype if self.is_visual else np.float32)
 
@@ -296,7 +296,7 @@ class DecisionSteps(_Steps, Mapping[int, DecisionStep]):
         """Return decision steps of no agents, with the shapes of `spec`."""
         branches = spec.action_spec.discrete_branches
         return DecisionSteps(
-            [np.zeros((0, *sensor.shape), sensor.column_dtype(visual_dtype)) for sensor in spec.observation_specs],
+            [np.zeros((0, *sensor.shape), sensor.array_dtype(visual_dtype)) for sensor in spec.observation_specs],
             np.zeros(0, np.float32),
             np.zeros(0, np.int32),
             [np.zeros((0, size), bool) for size in branches] if branches else None,
@@ -341,7 +341,7 @@ class TerminalSteps(_Steps, Mapping[int, TerminalStep]):
     def empty(spec: BehaviorSpec, visual_dtype: str = "float32") -> TerminalSteps:
         """Return terminal steps of no agents, with the shapes of `spec`."""
         return TerminalSteps(
-            [np.zeros((0, *sensor.shape), sensor.column_dtype(visual_dtype)) for sensor in spec.observation_specs],
+            [np.zeros((0, *sensor.shape), sensor.array_dtype(visual_dtype)) for sensor in spec.observation_specs],
             np.zeros(0, np.float32),
             np.zeros(0, bool),
             np.zeros(0, np.int32),

@@ -28,8 +28,8 @@ class EntityAttention(nn.Module):
         super().__init__()
         weight = normal((0.125 / WIDTH) ** 0.5)
         self.embed_self = swish_layers(self_size, WIDTH, 1, weight) if self_size else None
-        known = WIDTH if self_size else 0
-        self.embed = nn.ModuleList(swish_layers(known + size, WIDTH, 1, weight) for size in entity_sizes)
+        self_width = WIDTH if self_size else 0
+        self.embed = nn.ModuleList(swish_layers(self_width + size, WIDTH, 1, weight) for size in entity_sizes)
         self.embedding_norm = nn.LayerNorm(WIDTH, elementwise_affine=False)
         self.query, self.key, self.value, self.out = (linear(WIDTH, WIDTH, weight) for _ in range(4))
         self.residual_norm = nn.LayerNorm(WIDTH, elementwise_affine=False)
@@ -40,8 +40,8 @@ class EntityAttention(nn.Module):
             entities = [x[:, (x != 0).any(2).any(0)] for x in entities]  # entities absent in all rows have no effect
         present = torch.cat([x.abs().amax(-1) > 0 for x in entities], 1)  # `!=` of floats is not in ONNX's opset 9
         if self.embed_self is not None:
-            known = self.embed_self(own).unsqueeze(1)
-            entities = [torch.cat([known.expand(-1, x.shape[1], -1), x], -1) for x in entities]
+            embedded_self = self.embed_self(own).unsqueeze(1)
+            entities = [torch.cat([embedded_self.expand(-1, x.shape[1], -1), x], -1) for x in entities]
         x = torch.cat([embed(part) for embed, part in zip(self.embed, entities, strict=True)], 1)
         x = self.embedding_norm(x)
         x = self.residual_norm(x + self.out(self._attend(x, present)))

@@ -65,10 +65,10 @@ _VIS_ENCODE_TYPES = ("simple", "nature_cnn", "resnet", "match3", "fully_connecte
 
 def _encoder(value: object) -> str:
     """Return the name of a visual encoder, also of one of a plugin."""
-    known = [*_VIS_ENCODE_TYPES, *plugin_names(ENCODERS)]
-    if isinstance(value, str) and value in known:
+    allowed = [*_VIS_ENCODE_TYPES, *plugin_names(ENCODERS)]
+    if isinstance(value, str) and value in allowed:
         return value
-    raise rejection(f"give {either(known)}{did_you_mean(value, known)}")
+    raise rejection(f"give {either(allowed)}{did_you_mean(value, allowed)}")
 
 
 class NetworkSettings(Block):
@@ -147,7 +147,7 @@ class PPOHyperparameters(POCAHyperparameters):
 
     @field_validator("second_critic")
     @classmethod
-    def _beside_a_critic_of_its_own(cls, second_critic: str | None, info: ValidationInfo) -> str | None:
+    def _require_own_critic(cls, second_critic: str | None, info: ValidationInfo) -> str | None:
         if second_critic is not None and info.data.get("shared_critic"):
             raise rejection("leave it out, or give shared_critic: false: a shared critic has no second one")
         return second_critic

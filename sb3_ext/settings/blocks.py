@@ -93,21 +93,21 @@ class Block(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _known_keys(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+    def _reject_unknown_keys(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         """Report unknown keys together with mistakes in known ones; pydantic alone would stop at the first kind."""
         data = cls._block_of(data)
         if isinstance(data, cls):
             return validate(data)
-        known = [*cls.model_fields, *cls._further_keys()]
+        allowed = [*cls.model_fields, *cls._further_keys()]
         if not isinstance(data, Mapping):
-            raise rejection(f"give a block of keys (known here: {', '.join(known)})")
-        unknown = [str(key) for key in data if key not in known]
+            raise rejection(f"give a block of keys (known here: {', '.join(allowed)})")
+        unknown = [str(key) for key in data if key not in allowed]
         if not unknown:
             return validate(data)
-        error = PydanticCustomError("unknown", "unknown", {"keys": unknown, "known": known})
+        error = PydanticCustomError("unknown", "unknown", {"keys": unknown, "known": allowed})
         mistakes = [InitErrorDetails(type=error, input=data)]
         try:
-            validate({key: value for key, value in data.items() if key in known})
+            validate({key: value for key, value in data.items() if key in allowed})
         except ValidationError as others:
             mistakes += [_raised_again(details) for details in others.errors()]
         raise ValidationError.from_exception_data(cls.__name__, mistakes)

@@ -328,8 +328,8 @@ def _section_of(document: Document, sections: Tree, name: str, place: KeyPath) -
     followed = [name]
     while isinstance(target := sections[followed[-1]], str):
         if target not in sections:
-            known = f"known: {', '.join(sections)}{did_you_mean(target, sections)}"
-            document.report((*place, followed[-1]), f"is {target!r}: there is no such section; {known}")
+            hint = f"known: {', '.join(sections)}{did_you_mean(target, sections)}"
+            document.report((*place, followed[-1]), f"is {target!r}: there is no such section; {hint}")
             return None
         if target in followed:
             if followed[0] == target:  # report the circle once

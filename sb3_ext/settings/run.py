@@ -143,7 +143,7 @@ class TorchSettings(Block):
 
     @field_validator("device")
     @classmethod
-    def _known_device(cls, device: str | None) -> str | None:
+    def _check_device(cls, device: str | None) -> str | None:
         if device is not None and not all(re.fullmatch(_DEVICE, name) for name in device.split(",")):
             raise rejection(
                 "give cpu, cuda, mps or xpu; one of several has a number: cuda:0; updates are shared by cuda:0,cuda:1"
@@ -152,10 +152,10 @@ class TorchSettings(Block):
 
 
 def _stats_writer(value: object) -> str:
-    known = plugin_names(WRITERS)
-    if isinstance(value, str) and value in known:
+    allowed = plugin_names(WRITERS)
+    if isinstance(value, str) and value in allowed:
         return value
-    names = f"known are {either(known)}{did_you_mean(value, known)}" if known else "none is installed"
+    names = f"known are {either(allowed)}{did_you_mean(value, allowed)}" if allowed else "none is installed"
     raise rejection(f"give the name of a statistics writer of an installed package; {names}")
 
 

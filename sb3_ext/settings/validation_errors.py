@@ -124,12 +124,12 @@ _HOMES: dict[str, type[Block]] = {
 }
 
 
-def unknown_key(key: str, value: object, known: list[str]) -> str:
+def unknown_key(key: str, value: object, allowed: list[str]) -> str:
     """Return the message about an unknown key: a similar key, or the block that the key belongs to."""
     homes = [home for home, block in _HOMES.items() if key in block.model_fields]
-    hint = did_you_mean(key, known)
+    hint = did_you_mean(key, allowed)
     if (
-        "behaviors" in known
+        "behaviors" in allowed
         and isinstance(value, Mapping)
         and not value.keys().isdisjoint(BehaviorSettings.model_fields)
     ):
@@ -138,4 +138,4 @@ def unknown_key(key: str, value: object, known: list[str]) -> str:
         hint = f"; {_ELSEWHERE[key]}"
     elif homes:
         hint = f"; it belongs under {homes[0]}"
-    return f"is an unknown key with the value {value!r:.80}{hint or '; delete it'} (known here: {', '.join(known)})"
+    return f"is an unknown key with the value {value!r:.80}{hint or '; delete it'} (known here: {', '.join(allowed)})"

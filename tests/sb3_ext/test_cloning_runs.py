@@ -180,7 +180,10 @@ def test_settings_that_bc_cannot_use_raise_before_a_player_is_launched(
         ({"demo_path": demo, "teacher": "Teacher"}, "must have demo_path or teacher, got both"),
         ({"demo_path": "gone.demo"}, "behaviors.Student.demo_path is 'gone.demo', which is not there"),
         ({"teacher": "Student"}, "behaviors.Student.teacher must be another behavior"),
-        ({"teacher": "Techer"}, "behaviors.Student.teacher is 'Techer', which is not under behaviors (known: Teacher)"),
+        (
+            {"teacher": "Techer"},
+            "behaviors.Student.teacher must be another behavior under behaviors (Teacher), got 'Techer'",
+        ),
         ({"demo_path": demo, "threaded": True}, "behaviors.Student.threaded must be left out"),
         ({"demo_path": demo, "self_play": {}}, "behaviors.Student.self_play must be left out"),
     ):

@@ -57,7 +57,7 @@ def decoded(sensors: list[Sensor], version: str = "4.0.0", dtype: str = "uint8",
     (column,) = decoder.decode(infos)[0].obs
     (spec,) = decoder.spec.observation_specs
     assert column.shape == (len(sensors), *spec.shape)
-    assert column.dtype == spec.column_dtype(dtype)
+    assert column.dtype == spec.array_dtype(dtype)
     assert column.flags.c_contiguous
     assert all(empty.dtype == dtype for steps in decoder.decode([]) for empty in steps.obs)
     if sensors[0].properties:

@@ -56,7 +56,7 @@ class _MultiAgentWrapper:
         self._env = env
         self._seed = seed
         self._spaces: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {}
-        self._known: set[str] = set()
+        self._possible_agents: set[str] = set()
         self._actions: dict[str, ActionTuple] = {}
         self._rows: dict[str, int] = {}
         self._clear_agents()
@@ -83,17 +83,17 @@ class _MultiAgentWrapper:
     @property
     def possible_agents(self) -> list[str]:
         """Names of all agents that have appeared."""
-        return sorted(self._known)
+        return sorted(self._possible_agents)
 
     @property
     def observation_spaces(self) -> dict[str, spaces.Space[Any]]:
         """Observation space of each possible agent."""
-        return {agent: self.observation_space(agent) for agent in self._known}
+        return {agent: self.observation_space(agent) for agent in self._possible_agents}
 
     @property
     def action_spaces(self) -> dict[str, spaces.Space[Any]]:
         """Action space of each possible agent."""
-        return {agent: self.action_space(agent) for agent in self._known}
+        return {agent: self.action_space(agent) for agent in self._possible_agents}
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """Return the observation space of an agent: one `Box`, or a `Tuple` of one per sensor, without the mask."""
@@ -140,7 +140,7 @@ class _MultiAgentWrapper:
         self._env.close()
 
     def _start(self) -> None:
-        self._known.clear()
+        self._possible_agents.clear()
         self._clear_agents()
         self._env.reset()
         self._read()
@@ -176,7 +176,7 @@ class _MultiAgentWrapper:
                 if continues:
                     self._infos[agent]["terminal_observation"] = last
         self._live = list(self._observations)
-        self._known.update(self._live)
+        self._possible_agents.update(self._live)
 
     @staticmethod
     def _with_mask(decisions: DecisionSteps, row: int) -> Any:

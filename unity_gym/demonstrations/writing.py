@@ -43,7 +43,7 @@ class DemonstrationWriter:
         self._name = re.sub(r"[^A-Za-z0-9 -]", "", self.path.stem)[:16]
         self._behavior_name, self._spec = behavior_name, spec
         self._shapes = [sensor.shape for sensor in spec.observation_specs]
-        self._dtypes = [sensor.column_dtype(visual_dtype) for sensor in spec.observation_specs]
+        self._dtypes = [sensor.array_dtype(visual_dtype) for sensor in spec.observation_specs]
         self._heads = [_head(*pair) for pair in zip(spec.observation_specs, self._dtypes, strict=True)]
         self._mask_width = sum(spec.action_spec.discrete_branches)
         self._actions = ActionEncoder(spec.action_spec)

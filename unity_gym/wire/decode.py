@@ -144,7 +144,7 @@ class BehaviorDecoder:
         ends = [0, *accumulate(actions.discrete_branches)]
         self._branches = [slice(start, end) for start, end in pairwise(ends)]
         self._mask_width = ends[-1]
-        self._dtypes = [sensor.column_dtype(visual_dtype) for sensor in specs]
+        self._dtypes = [sensor.array_dtype(visual_dtype) for sensor in specs]
         self._no_decisions = DecisionSteps.empty(self.spec, visual_dtype)
         self._no_terminals = TerminalSteps.empty(self.spec, visual_dtype)
 
@@ -316,8 +316,8 @@ def _sensor(observation: Any) -> tuple[tuple[int, ...], tuple[DimensionProperty,
             f"it has {len(flags)} dimension properties for the shape {shape}; a sensor sends one per "
             "dimension, or none at all"
         )
-    known = range(max(DimensionProperty) * 2)
-    if not all(flag in known for flag in flags) or observation.observation_type not in _TYPES:
+    combinations = range(max(DimensionProperty) * 2)
+    if not all(flag in combinations for flag in flags) or observation.observation_type not in _TYPES:
         raise ValueError(
             f"it has the dimension properties {flags} and the type {observation.observation_type}; properties "
             f"are sums of 1, 2 and 4, and the types are {sorted(_TYPES)}"
