@@ -58,7 +58,8 @@ class Branches:
     def __init__(self, sizes: Sequence[int], logits: torch.Tensor, masks: torch.Tensor | None = None) -> None:
         if masks is not None:
             logits = logits.masked_fill(~masks, FORBIDDEN_LOGIT)
-        self.log_probs = [branch.log_softmax(1) for branch in torch.split(logits, list(sizes), 1)]
+        parts = torch.split(logits, list(sizes), 1) if len(sizes) > 1 else [logits]
+        self.log_probs = [branch.log_softmax(1) for branch in parts]
         """Log-probabilities, one (n, branch size) per branch; of forbidden actions, about −1e8."""
 
     def log_probs_per_branch(self, chosen: torch.Tensor) -> list[torch.Tensor]:
@@ -148,8 +149,15 @@ class ActionDistribution(Distribution):
 
     def unity_entropy(self) -> torch.Tensor:
         """Return the entropies (n,) as Unity's trainer: mean over continuous actions plus sum over branches."""
-        continuous, discrete = self.entropies_per_dimension().tensor_split([self.spec.continuous_size], dim=1)
-        return continuous.mean(1) + discrete.sum(1) if self._mean is not None else discrete.sum(1)
+        discrete = None
+        if self._branches is not None:
+            discrete = concatenate(self._branches.entropies_per_branch()).sum(1)
+        if self._mean is None:
+            assert discrete is not None
+            return discrete
+        # The entropy of continuous actions does not depend on the state.
+        continuous = (self._log_std + (_LOG_ROOT_2_PI + 0.5)).mean()
+        return continuous.expand(self._mean.shape[0]) if discrete is None else continuous + discrete
 
     def sample(self) -> torch.Tensor:
         """Return sampled raw actions (n, dimensions)."""

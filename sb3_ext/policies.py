@@ -153,6 +153,12 @@ class AgentPolicy(BasePolicy):
         """Return the parts that only learning needs."""
         raise NotImplementedError
 
+    def clear_gradients(self) -> None:
+        """Set all gradients to None, without the calls to the profiler of `optimizer.zero_grad`."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
     def weights(self) -> dict[str, Array]:
         """Return copies of all weights and statistics as arrays, by name."""
         return {name: part.detach().cpu().numpy().copy() for name, part in self.state_dict().items()}
@@ -490,7 +496,7 @@ class UnityPolicy(AgentPolicy):
         if self.second_critic is not None and self.second_value_head is not None:
             second = self.second_critic(observations, parts[2], length, actions=previous)[0]
             values.append(self.second_value_head(second))
-        return torch.stack(values, 1)
+        return torch.stack(values, 1) if len(values) > 1 else values[0].unsqueeze(1)
 
     @property
     def _critics(self) -> list[NetworkBody]:

@@ -409,13 +409,13 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
                 log["policy_gradient_loss"].append(policy_loss.detach())
                 log["entropy"].append(entropy.detach())
                 log_ratios.append(log_ratio.detach() if batch.valid is None else log_ratio.detach()[batch.valid])
-                weight = self.share.weight(batch.count, minibatch.count, part)
+                weight = 1.0 if self.share.size == 1 else self.share.weight(batch.count, minibatch.count, part)
                 if self.target_kl is not None:
                     kl = self.share.sum(_approximate_kl(log_ratios[-1]) * weight)
                     diverged = kl.item() > 1.5 * self.target_kl
                 if diverged:
                     break
-                policy.optimizer.zero_grad()
+                policy.clear_gradients()
                 (loss if self.share.size == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
                 self.share.sum_gradients(policy.parameters())
                 if self.max_grad_norm is not None:

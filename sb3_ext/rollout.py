@@ -291,8 +291,8 @@ class Batch:
         self.length = decisions.shape[1]
         self.index = decisions.reshape(-1)
         self.valid = valid
-        self._first = decisions[:, 0]
-        self._copies, self._slice = copies, slice(start, start + len(self.index))
+        self._rows = decisions.shape[0] * decisions.shape[1]
+        self._copies, self._slice = copies, slice(start, start + self._rows)
 
     def part(self, sequences: slice) -> Batch:
         """Return some of the sequences of this batch."""
@@ -304,12 +304,12 @@ class Batch:
     @property
     def count(self) -> int | torch.Tensor:
         """Number of valid decisions."""
-        return len(self) if self.valid is None else self.valid.sum()
+        return self._rows if self.valid is None else self.valid.sum()
 
     @property
     def sequences(self) -> int:
         """Number of sequences."""
-        return len(self) // self.length
+        return self._rows // self.length
 
     def _array(self, name: str, array: torch.Tensor) -> torch.Tensor:
         """Return the rows (m, …) of this batch, from an array (decisions, …) of the rollout."""
@@ -319,7 +319,7 @@ class Batch:
         return self._copies.array(name, array)[self._slice]
 
     def __len__(self) -> int:
-        return len(self.index)
+        return self._rows
 
     def mean(self, x: torch.Tensor) -> torch.Tensor:
         """Return the mean of (m, …) over the valid decisions and all further dimensions."""
@@ -363,9 +363,9 @@ class Batch:
     @property
     def memory(self) -> torch.Tensor:
         """Recurrent states (sequences, memory size), before the first decision of each sequence."""
-        return self.rollout.memory[self._first]
+        return self.rollout.memory[self.index[:: self.length]]
 
-    @property
+    @cached_property
     def actions(self) -> torch.Tensor:
         """Raw actions (m, dimensions)."""
         return self._array("actions", self.rollout.actions)

@@ -458,7 +458,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         if self.learns_ent_coef:
             ent_coef_loss = -(policy.log_ent_coef * (log_probs + batch.means(targets))).sum()
 
-        policy.optimizer.zero_grad()
+        policy.clear_gradients()
         critic_loss = q_losses.sum() + ent_coef_loss
         if self.share.size > 1:
             weight = self.share.weight(batch.count, minibatch.count, part)

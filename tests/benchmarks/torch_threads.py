@@ -63,7 +63,7 @@ def update_of(model: PPO | SAC) -> Callable[[], None]:
         act(model)
     if isinstance(model, SAC):
         return lambda: model._update(model.replay_buffer.sample(size, "cpu"))  # type: ignore[func-returns-value]
-    rollout, _ = model._take_rollout()
+    rollout = model._take_rollout()
     model._estimate(rollout)
     length = model.policy.settings.sequence_length if model.policy.settings.memory_size else 1
     batch = next(iter(rollout.shuffled(size, length, drop_last=False)))

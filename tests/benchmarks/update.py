@@ -57,7 +57,7 @@ def on_policy_loops(model: PPO) -> tuple[int, Loop, Loop]:
     while not model.is_update_due:
         act(model)
     model._take_collected()
-    rollout, _ = model._take_rollout()
+    rollout = model._take_rollout()
     model._estimate(rollout)
     # The loss of a scene's reward; learned rewards have updates of their own, which are no part of the loop.
     for signal in model._signals():
@@ -67,7 +67,7 @@ def on_policy_loops(model: PPO) -> tuple[int, Loop, Loop]:
     bare = BarePPO(model, rollout)
 
     def update() -> None:
-        model._update(rollout, has_older=False, statistics_are_fresh=True, progress=1.0, steps=0)
+        model._update(rollout, statistics_are_fresh=True, progress=1.0, steps=0)
 
     return len(rollout) // model.batch_size, update, bare.epoch
 
