@@ -49,6 +49,14 @@ def test_sb3_ext_does_not_import_wire_libraries() -> None:
     assert not offenders("sb3_ext", "grpc", "google", "google.protobuf", "unity_gym.wire", "unity_gym.connection")
 
 
+def test_only_the_embedded_player_imports_grpc() -> None:
+    """The client serves the player without it, see `unity_gym.wire.http2`."""
+    allowed = (str(Path("unity_gym", "scenes")), str(Path("unity_gym", "wire", "generate.py")))
+    assert not [
+        offender for offender in offenders("unity_gym", "grpc", "grpc_tools") if not offender.startswith(allowed)
+    ]
+
+
 def test_no_other_package_imports_the_embedded_player() -> None:
     outside = [
         offender

@@ -598,7 +598,7 @@ envs.close()
 @pytest.mark.parametrize(
     ("kind", "before", "code", "message"),
     [
-        ("fork", "open", 3, 'forked while its parent had an open environment.*start_method="spawn" or "forkserver"'),
+        ("fork", "open", 0, ""),
         ("fork", "inherited", 3, "(?s)made in process [0-9]+, from which this one .* was.*forked"),
         ("fork", "closed", 0, ""),
         ("async", "fresh", 0, ""),

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from unity_gym.connection import Arrivals, PlayerConnection
+from unity_gym.connection import PlayerConnection, wait
 from unity_gym.errors import (
     ActionError,
     InvalidValueError,
@@ -122,7 +122,6 @@ class UnityEnvironment:
         self._side_channels = SideChannels([*(side_channels or ()), self._reseeding])
         self._can_reseed = True
         self._trust_peer = trust_peer
-        self._arrivals: Arrivals | None = None
         self._closed_because: str | None = None
         self._connection: PlayerConnection | None = None
         self._player: Player | None = None
@@ -142,11 +141,9 @@ class UnityEnvironment:
         self._was_reset = False
         self._is_at_start = False  # the state is the one that `seed` leads to, with one RESET and no step
         self._is_unread = False  # a command is being sent, or its reply is not in `_steps` yet
-        self._dispatched = b""  # the message whose side channels were read last
+        self._dispatched: bytes | bytearray = b""  # the message whose side channels were read last
         try:
             connection = self._connection = PlayerConnection(self._port)
-            if self._arrivals is not None:
-                connection.wake(self._arrivals)
             if self.file_name is None:
                 print(f"Waiting for the Unity Editor on port {connection.port}: press Play.", file=sys.stderr)
             accepts: Callable[[Peer], bool] = Peer.is_same_user
@@ -194,7 +191,7 @@ class UnityEnvironment:
                 "whose communication version is 1.x (1.0.0 or newer)"
             )
 
-    def _receive_first(self) -> bytes:
+    def _receive_first(self) -> bytes | bytearray:
         """Wait until the player connects; an embedded scene may have to be compiled first.
 
         :raises PlayerError: If the player ended or did not connect in time.
@@ -211,7 +208,7 @@ class UnityEnvironment:
             notice.cancel()
             self._deadline = time.monotonic() + self._timeout
 
-    def _receive(self) -> bytes:
+    def _receive(self) -> bytes | bytearray:
         """Wait for the player's next message.
 
         :raises PlayerError: If the player ended or did not answer in time.
@@ -349,12 +346,6 @@ class UnityEnvironment:
                 encoded[name] = self._encoders[name].encode(action)
         self._send(encode.step(encoded, self._side_channels.collect()))
 
-    def wake(self, arrivals: Arrivals) -> None:
-        """Put a token into this queue with each message of the player from now on, see `has_reply`."""
-        self._arrivals = arrivals
-        if self._connection is not None:
-            self._connection.wake(arrivals)
-
     def has_reply(self) -> bool:
         """Return whether `step_wait` would return at once.
 
@@ -368,6 +359,11 @@ class UnityEnvironment:
         except UnityGymError as error:
             self._fail(error)
             raise
+
+    @staticmethod
+    def wait_any(environments: Iterable[UnityEnvironment], seconds: float) -> None:
+        """Wait until `has_reply` may have changed for one of these environments, or for this time."""
+        wait([each._connection for each in environments if each._connection is not None], seconds)
 
     def step_wait(self) -> None:
         """Receive the next state: the second half of `step`."""
@@ -403,7 +399,7 @@ class UnityEnvironment:
             raise unreadable from cause
         self._is_unread = False
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes | bytearray) -> None:
         """Decode one state. An interrupted call can be repeated.
 
         :raises PlayerError: If the player reports that it quits.
@@ -535,7 +531,7 @@ class UnityEnvironment:
         self.close()
 
 
-def _parse(data: bytes) -> Any:
+def _parse(data: bytes | bytearray) -> Any:
     """Parse a message of the player.
 
     :raises PlayerError: If it reports that the player quits.

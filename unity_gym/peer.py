@@ -54,16 +54,15 @@ class Peer:
         return not state or state[0] in "ZX"
 
 
-def find_peer(address: str, port: int) -> Peer | None:
+def find_peer(client: int, port: int) -> Peer | None:
     """Find the process behind a connection from the loopback interface.
 
-    :param address: Client's address as gRPC writes it, such as "ipv4:127.0.0.1:40000".
+    :param client: Port of the client's end.
     :param port: Port of this end.
     :return: The peer; None where the operating system does not report it.
     """
     if not (_PROC / "net" / "tcp").exists():
         return None
-    client = int(address.rpartition(":")[2])
     peer = Peer(-1, None)
     for attempt in range(_ATTEMPTS):  # while other connections come and go, the tables are read with gaps and repeats
         sockets = {entry for table in ("tcp", "tcp6") for entry in _sockets(_PROC / "net" / table, client, port)}

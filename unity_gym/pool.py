@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from unity_gym.connection import CHECK_PERIOD, Arrivals
+from unity_gym.connection import CHECK_PERIOD
 from unity_gym.display import VirtualDisplay
 from unity_gym.environment import UnityEnvironment, wire_seed
 from unity_gym.errors import ActionError, InvalidValueError, NotReadyError, PlayerTimeoutError, UnityGymError
@@ -115,7 +114,6 @@ class PlayerPool:
         self._is_interrupted = False
         self._has_reported_rhythms = False
         self._probed: set[int] = set()  # the players whose first RESET was not requested yet
-        self._arrivals: Arrivals = queue.SimpleQueue()
         self.players: list[UnityEnvironment] = []
         self._parameters: dict[int, EnvironmentParametersChannel] = {}
         self._stats: dict[int, StatsSideChannel] = {}
@@ -128,8 +126,6 @@ class PlayerPool:
             self.players += [launch.result() for launch in launches if launch.exception() is None]
             for launch in launches:
                 launch.result()  # raises the error of the launch
-            for player in self.players:
-                player.wake(self._arrivals)
         except BaseException:
             self.close()
             raise
@@ -330,8 +326,8 @@ class PlayerPool:
             remaining = deadline - time.monotonic()
             if len(arrived) >= minimum or remaining <= 0:
                 break
-            with contextlib.suppress(queue.Empty):
-                self._arrivals.get(timeout=min(CHECK_PERIOD, remaining))
+            waiting = [self.players[worker] for worker in self._under_way.difference(arrived)]
+            UnityEnvironment.wait_any(waiting, min(CHECK_PERIOD, remaining))
         for worker in arrived:
             self.players[worker].step_wait()
             with self._guarded():

@@ -60,7 +60,7 @@ UNREADABLE = (
 """Errors that Python, numpy and protobuf raise for invalid data; `UnityEnvironment` raises `ProtocolError` instead."""
 
 
-def parse(raw: bytes) -> Any:
+def parse(raw: bytes | bytearray) -> Any:
     """Parse one message of the player.
 
     :return: `Reply` message.
