@@ -73,11 +73,6 @@ class PlayerConnection:
         self._require_open()
         self._exchange.start(accepts)
 
-    @property
-    def awaits_reply(self) -> bool:
-        """Whether the player waits for the answer to its last message."""
-        return self._exchange.request() is not None
-
     def poll(self, timeout: float, check: Callable[[], None] = lambda: None) -> bool:
         """Return whether `receive` would return at once.
 
@@ -347,7 +342,8 @@ class _Exchange:
             ready = http2.wait([self._woken, *self._listeners, *clients], period)
             for sock in ready:
                 if sock in clients:
-                    self._read_client(clients[sock])
+                    if clients[sock] in self._clients:  # otherwise dropped for a further one
+                        self._read_client(clients[sock])
                 elif sock is not self._woken and not self.is_closed:
                     self._accept(sock)
             if uses == self._uses:
@@ -369,9 +365,9 @@ class _Exchange:
         transport = client.transport
         with contextlib.suppress(TimeoutError):
             transport.read()
-        if transport.call is not None:
+        if transport.call is not None and not transport.is_closed:
             self._admit(client)
-        if transport.is_closed:
+        elif transport.is_closed:
             if transport.error is not None:
                 self.rejected = f" A client that does not speak gRPC connected to this port: {transport.error}."
             self._clients.remove(client)

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from hpack import Decoder, Encoder
 
-from stand_ins.faulty_player import dial
+from stand_ins.faulty_player import connect_to
 from unity_gym import connection as connection_module
 from unity_gym.connection import PlayerConnection
 from unity_gym.errors import PlayerError, PlayerTimeoutError
@@ -171,7 +171,7 @@ def test_messages_of_megabytes_pass_both_ways_in_small_windows(
     monkeypatch.setattr(http2, "_FIRST_PIECE", first_piece)
     monkeypatch.setattr(http2, "_WINDOW_STEP", 100_000)
     large = os.urandom(5_000_000)
-    exchange = dial(connection.port)
+    exchange = connect_to(connection.port)
     for _ in range(3):
         call = exchange.future(large)
         assert connection.receive(20) == large
@@ -247,7 +247,7 @@ def test_a_client_that_violates_http2_is_dropped(connection: PlayerConnection, r
         stranger.sendall(rubbish)
         while stranger.recv(1 << 16):
             pass
-    call = dial(connection.port).future(b"the player")
+    call = connect_to(connection.port).future(b"the player")
     assert connection.receive(5) == b"the player"
     connection.send(b"reply")
     assert call.result(5) == b"reply"
@@ -336,7 +336,7 @@ def test_a_compressed_message_of_grpcio_gets_a_status(connection: PlayerConnecti
 
 @pytest.mark.parametrize("end", ["cancel", "deadline"])
 def test_a_call_that_the_player_gives_up_is_an_error(connection: PlayerConnection, end: str) -> None:
-    call = dial(connection.port).future(b"message", timeout=0.3 if end == "deadline" else None)
+    call = connect_to(connection.port).future(b"message", timeout=0.3 if end == "deadline" else None)
     assert connection.receive(5) == b"message"
     if end == "cancel":
         call.cancel()
