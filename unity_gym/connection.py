@@ -317,7 +317,7 @@ class _Exchange:
         if transport.call is None:
             return
         if quit_message is None:
-            transport.refuse(http2.UNAVAILABLE, "The Python side has closed the connection.")
+            transport.reject(http2.UNAVAILABLE, "The Python side has closed the connection.")
         else:
             transport.answer(quit_message)
 
@@ -384,9 +384,9 @@ class _Exchange:
                 f" {client.peer} connected to this port and was rejected, because it does not belong to the player. If "
                 "it is the player behind a wrapper that detaches it, such as docker, pass trust_peer=True."
             )
-            refusal = http2.PERMISSION_DENIED, "This port waits for another process."
+            rejection = http2.PERMISSION_DENIED, "This port waits for another process."
         elif self._is_taken(client.peer):
-            refusal = http2.RESOURCE_EXHAUSTED, _ANOTHER
+            rejection = http2.RESOURCE_EXHAUSTED, _ANOTHER
         else:
             self._clients.remove(client)
             before, self.transport, self._peer = self.transport, transport, client.peer
@@ -395,7 +395,7 @@ class _Exchange:
             self._arrivals.put(None)
             return
         with contextlib.suppress(TimeoutError):
-            transport.refuse(*refusal)
+            transport.reject(*rejection)
 
     def _is_taken(self, peer: Peer | None) -> bool:
         """Return whether the player is another client, whose transport is or may be in use."""

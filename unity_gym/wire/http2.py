@@ -371,7 +371,7 @@ class _State:
         elif ends_stream:
             problem = INTERNAL, "The call has no message."
         if problem is not None:
-            self.refuse(stream, *problem)
+            self.reject(stream, *problem)
             return
         self.call, self.call_stream = Call(stream), stream
         self.prefix = self.body = b""
@@ -452,11 +452,11 @@ class _State:
         assert self.call is not None
         stream, self.call = self.call.stream, None
         self.body = b""
-        self.refuse(stream, status, text)
+        self.reject(stream, status, text)
 
     # --- replies
 
-    def refuse(self, stream: int, status: int, text: str) -> None:
+    def reject(self, stream: int, status: int, text: str) -> None:
         """Answer a call with an error status."""
         trailers = _RESPONSE + _literal(b"grpc-status", b"%d" % status) + _literal(b"grpc-message", text.encode())
         self.outgoing += _frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, trailers)
@@ -622,14 +622,14 @@ class Transport:
         if state.outgoing:
             self.flush()
 
-    def refuse(self, status: int, text: str) -> None:
+    def reject(self, status: int, text: str) -> None:
         """Answer the call with an error status of gRPC."""
         state = self._state.successor()
         call = state.call
         assert call is not None
         state.call = None
         if not call.has_ended:
-            state.refuse(call.stream, status, text)
+            state.reject(call.stream, status, text)
         self._state = state
         if state.outgoing:
             self.flush()
