@@ -4,7 +4,8 @@
 
 A timestep is one decision of one agent. Agents act at random; everything that the player does per tick is included
 except the exchange with a client and the decoding of its actions. Each measurement runs in a process of its own, on one
-thread. With `--against`, this checkout and another one are measured by turns, and the ratio of the medians is printed.
+thread, and counts its processor time, so that other work on the machine matters little. With `--against`, this checkout
+and another one are measured by turns, and the ratio of the medians is printed.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def measure(name: str, areas: int, seconds: float) -> float:
     scene = scene_type(academy, areas or scene_type.default_areas)
     for _ in range(_WARM_UP):
         academy.tick(scene)
-    first, start = client.timesteps, time.perf_counter()
-    while (passed := time.perf_counter() - start) < seconds:
+    first, start = client.timesteps, time.process_time()
+    while (passed := time.process_time() - start) < seconds:
         for _ in range(20):
             academy.tick(scene)
     return (client.timesteps - first) / passed
