@@ -18,7 +18,8 @@ from sb3_ext.from_settings import build_model
 from sb3_ext.hardware import update_size, use_threads
 from sb3_ext.launching import launch, with_seed
 from sb3_ext.policies import AgentPolicy
-from sb3_ext.runs import Run, load_policy
+from sb3_ext.run_checkpoints import load_policy
+from sb3_ext.runs import Run
 from sb3_ext.settings import FixedSettings, RewardSignal, RewardSignals, RunSettings
 from unity_gym.envs.rendering import RENDER_FPS, render_frames
 from unity_gym.errors import UnityGymError

@@ -12,10 +12,13 @@ import yaml
 from sb3_ext.algorithm import UnityAlgorithm
 from sb3_ext.console import LOG, summary_line
 from sb3_ext.experience import Trajectories, prefixed, without_prefix
+from sb3_ext.files import write
 from sb3_ext.groups import GroupTrajectories
 from sb3_ext.learner import Learner
 from sb3_ext.plugins import StatsWriter
-from sb3_ext.runs import Curve, Run, Summary, Timers, UpdateLog, resume, start_from, write
+from sb3_ext.run_checkpoints import resume, start_from
+from sb3_ext.run_logs import Curve, Summary, Timers, UpdateLog
+from sb3_ext.runs import Run
 from sb3_ext.sac import SAC
 from sb3_ext.settings import BehaviorSettings, RunSettings, SACHyperparameters
 from sb3_ext.statistics import Statistics

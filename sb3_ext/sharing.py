@@ -21,8 +21,9 @@ from typing import Any
 import yaml
 
 from sb3_ext.console import print_line
+from sb3_ext.files import write
 from sb3_ext.inference import Evaluation, evaluate
-from sb3_ext.runs import CONFIGURATION, resolved_configuration, write
+from sb3_ext.runs import CONFIGURATION, resolved_configuration
 from sb3_ext.settings import RunSettings, load
 from unity_gym.errors import UnityGymError
 

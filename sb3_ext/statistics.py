@@ -12,7 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from sb3_ext.console import reward_parts
 from sb3_ext.plugins import StatsWriter
-from sb3_ext.runs import Timers
+from sb3_ext.run_logs import Timers
 from unity_gym.specs import Array
 
 _TENSORBOARD_TAGS = {

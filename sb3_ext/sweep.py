@@ -44,7 +44,8 @@ import numpy as np
 import yaml
 
 from sb3_ext.console import print_line
-from sb3_ext.runs import resolved_configuration, write
+from sb3_ext.files import write
+from sb3_ext.runs import resolved_configuration
 from sb3_ext.settings import RunSettings, SettingsError, load
 from sb3_ext.settings.shipped import configuration_file, sweep_file
 from sb3_ext.settings.sweeps import SweepSettings, Value, load_sweep

@@ -22,7 +22,8 @@ from typing import Any
 
 import yaml
 
-from sb3_ext.runs import CONFIGURATION, write
+from sb3_ext.files import write
+from sb3_ext.runs import CONFIGURATION
 from unity_gym.errors import UnityGymError
 
 TRACKING = "tracking.json"

@@ -36,7 +36,8 @@ from sb3_ext.plugins import StatsWriter, load_writers
 from sb3_ext.processes import Processes
 from sb3_ext.records import BehaviorRecord
 from sb3_ext.restarts import RestartPolicy
-from sb3_ext.runs import Run, Timers
+from sb3_ext.run_logs import Timers
+from sb3_ext.runs import Run
 from sb3_ext.sampler import Sampler, Samples, plain_name
 from sb3_ext.self_play import SelfPlay
 from sb3_ext.served_sampler import SamplerArguments

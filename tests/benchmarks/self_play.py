@@ -28,7 +28,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from trainers import summaries
 
 from sb3_ext import POCA
-from sb3_ext.runs import Checkpoints
+from sb3_ext.run_checkpoints import Checkpoints
 from sb3_ext.self_play import ActingPolicy
 from unity_gym.options import PlayerOptions
 from unity_gym.pool import PlayerPool

@@ -23,8 +23,8 @@ from stable_baselines3 import PPO as PlainPPO  # noqa: N811
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sb3_ext import PPO
+from sb3_ext.files import write
 from sb3_ext.learn import main
-from sb3_ext.runs import write
 from sb3_ext.settings import loads
 from unity_gym.errors import UnityGymError
 

@@ -26,7 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sb3_ext import POCA, PPO, SAC, OnnxPolicy, SelfPlay, SelfPlayCallback, SelfPlayVecEnv, UnityVecEnv
 from sb3_ext.algorithm import UnityAlgorithm
 from sb3_ext.learn import main
-from sb3_ext.runs import Checkpoints
+from sb3_ext.run_checkpoints import Checkpoints
 from sb3_ext.self_play import Matchmaker, Opponent
 from sb3_ext.settings import loads
 from sb3_ext.training import train
