@@ -239,7 +239,7 @@ def test_cached_images_equal_the_view_of_the_camera() -> None:
     rng = np.random.default_rng(1)
     for tick in range(250):
         if tick == 120:
-            academy.parameters._known["gridSize"] = 4.0  # from the next episodes on
+            academy.parameters._parameters["gridSize"] = 4.0  # from the next episodes on
         for agents in scene.kinds:
             agents.discrete[:] = rng.integers(5, size=agents.discrete.shape)
         academy.tick(scene)

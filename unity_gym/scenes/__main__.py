@@ -108,8 +108,8 @@ def main(arguments: Sequence[str]) -> int:
         academy.tick(scene)
     communicator = Communicator(options.port)
     try:
-        seed, wanted_areas = communicator.connect()
-        areas = options.areas or (wanted_areas if wanted_areas > 1 else scene_type.default_areas)
+        seed, num_areas = communicator.connect()
+        areas = options.areas or (num_areas if num_areas > 1 else scene_type.default_areas)
         print(f"{options.scene}: {areas} areas, seed {seed}, client on port {options.port}", flush=True)
         while True:
             try:

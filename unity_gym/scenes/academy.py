@@ -95,7 +95,7 @@ class Academy:
             agents.step_count += 1
         for agents in self._agents:
             agents.send_requests()
-        if self.communicator.decide():
+        if self.communicator.exchange_messages():
             self._reset(scene)
         for agents in self._agents:
             agents.act_and_count()

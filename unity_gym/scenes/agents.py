@@ -197,8 +197,8 @@ class Agents:
         self._done[rows] = True
         self._decision_requested[rows] = False
         self._action_requested[rows] = False
-        for column in (self.reward, self.group_reward, self.continuous, self.discrete):
-            column[rows] = 0
+        for array in (self.reward, self.group_reward, self.continuous, self.discrete):
+            array[rows] = 0
 
     def _put(self, rows: Array, done: bool, interrupted: bool = False) -> None:
         if len(self.behaviors) == 1:

@@ -155,7 +155,7 @@ class Communicator:
         message.write_int32(aggregation)
         self._send(STATISTICS, bytes(message.buffer))
 
-    def decide(self) -> bool:
+    def exchange_messages(self) -> bool:
         """Exchange the queue, if it is not empty, and write the actions of the agents that requested them.
 
         :return: Whether the client commands a reset.

@@ -145,10 +145,10 @@ class DungeonEscape(Scene):
         self.bodies.velocity[:, areas] = 0
         self.has_key[areas] = False
         members = self._members(areas)
-        dead = members[~self.agents.enabled[members]]
-        if len(dead):
-            self.agents.enable(dead)
-            self.agents.group_id[dead] = self._groups[dead]
+        inactive = members[~self.agents.enabled[members]]
+        if len(inactive):
+            self.agents.enable(inactive)
+            self.agents.group_id[inactive] = self._groups[inactive]
         self._remove(shapes, areas, _TOMBSTONE)
         self._remove(shapes, areas, _FOOT)
         self._remove(shapes, areas, _KEY)

@@ -83,7 +83,7 @@ class FoodCollector(Scene):
         self.thaws_after = np.zeros((areas, agents), np.int64)  # tick
         self._tick = 0
         count = areas * agents
-        self._slot = np.arange(count) % agents
+        self._agent = np.arange(count) % agents
         self._area = np.arange(count) // agents
         self.agents = Agents(
             academy,
@@ -104,7 +104,7 @@ class FoodCollector(Scene):
                 "GridSensor",
                 self.shapes,
                 self._pose,
-                self._slot,
+                self._agent,
                 _TAGS,
                 size=40,
                 half_height=0.01,
@@ -113,31 +113,31 @@ class FoodCollector(Scene):
         ]
 
     def _pose(self, rows: Array) -> Pose:
-        area, slot = self._area[rows], self._slot[rows]
-        return Pose(area, self.shapes.center[:, area, slot], self.shapes.yaw[area, slot])
+        area, agent = self._area[rows], self._agent[rows]
+        return Pose(area, self.shapes.center[:, area, agent], self.shapes.yaw[area, agent])
 
     def reset_environment(self) -> None:
         self._scatter_food(np.ones((self.areas, 2 * _FOOD), bool), _FOOD_RADIUS)
         self.food_velocity[:] = 0
         self._food_spin[:] = 0
 
-    def _scatter_food(self, which: Array, height: float) -> None:
+    def _scatter_food(self, respawned: Array, height: float) -> None:
         """Place food (bool, areas × food) at random positions."""
-        area, food = np.nonzero(which)
+        area, food = np.nonzero(respawned)
         x, z = self.academy.rng.uniform(-_SPAWN, _SPAWN, (2, len(area)))
         self.food[:, area, food] = x, np.full(len(area), height), z
 
     def _start_episode(self, rows: Array) -> None:
         rng, n = self.academy.rng, len(rows)
-        place = area, slot = self._area[rows], self._slot[rows]
+        place = area, agent = self._area[rows], self._agent[rows]
         self.shapes.tag[place] = self._tag_of_agent
         self.shooting[place] = False
         x, z = rng.uniform(-_SPAWN, _SPAWN, (2, n))
-        self.shapes.center[:, area, slot] = x, np.full(n, 1.5), z
+        self.shapes.center[:, area, agent] = x, np.full(n, 1.5), z
         self.shapes.yaw[place] = np.radians(rng.integers(0, 360, n))
-        self.bodies.velocity[:, area, slot] = 0
-        self.scale[place] = self.academy.parameters.column("agent_scale", 1, n)
-        self.shapes.half[:, area, slot] = 0.5 * self.scale[place]
+        self.bodies.velocity[:, area, agent] = 0
+        self.scale[place] = self.academy.parameters.values("agent_scale", 1, n)
+        self.shapes.half[:, area, agent] = 0.5 * self.scale[place]
 
     def _act(self, rows: Array) -> None:  # noqa: ARG002  # all agents act in every tick
         shapes, agents = self.shapes, self.agents
@@ -173,13 +173,13 @@ class FoodCollector(Scene):
         canvas.rectangle(0, 0, _HALF_ARENA, _HALF_ARENA, FLOOR)
         for (x, _, z), reward in zip(self.food[:, area].T, _FOOD_REWARD, strict=True):
             canvas.disc(x, z, _FOOD_RADIUS, GREEN if reward > 0 else RED)
-        for slot in range(self.agents_per_area):
-            x, _, z = self.shapes.center[:, area, slot]
-            yaw, half = self.shapes.yaw[area, slot], self.shapes.half[0, area, slot]
+        for agent in range(self.agents_per_area):
+            x, _, z = self.shapes.center[:, area, agent]
+            yaw, half = self.shapes.yaw[area, agent], self.shapes.half[0, area, agent]
             ahead = np.array([np.sin(yaw), np.cos(yaw)])
-            if self.shooting[area, slot]:
+            if self.shooting[area, agent]:
                 canvas.polyline([(x, z), (x, z) + _LASER_LENGTH * ahead], 0.4, YELLOW)
-            frozen = self.shapes.tag[area, slot] == self._tag_of_frozen
+            frozen = self.shapes.tag[area, agent] == self._tag_of_frozen
             canvas.rectangle(x, z, 2 * half, 2 * half, BLACK if frozen else BLUE, -yaw)  # enlarged for visibility
             canvas.polyline([(x, z), (x, z) + 4 * half * ahead], 0.5, BLACK)
         return canvas.image
@@ -203,34 +203,34 @@ def _act(
     agents = shooting.shape[1]
     acts = np.empty(agents, np.bool_)
     for area in range(len(shooting)):
-        for slot in range(agents):
-            if tag[area, slot] == frozen_tag and tick > thaws_after[area, slot]:
-                tag[area, slot] = agent_tag
-        for slot in range(agents):  # an agent frozen before its turn does not act
-            row = area * agents + slot
-            acts[slot] = tag[area, slot] == agent_tag
-            shooting[area, slot] = acts[slot] and discrete[row, 0] > 0
-            target = _shoot(scenery, area, slot, continuous[row, 2]) if shooting[area, slot] else -1
+        for agent in range(agents):
+            if tag[area, agent] == frozen_tag and tick > thaws_after[area, agent]:
+                tag[area, agent] = agent_tag
+        for agent in range(agents):  # an agent frozen before its turn does not act
+            row = area * agents + agent
+            acts[agent] = tag[area, agent] == agent_tag
+            shooting[area, agent] = acts[agent] and discrete[row, 0] > 0
+            target = _shoot(scenery, area, agent, continuous[row, 2]) if shooting[area, agent] else -1
             if 0 <= target < agents:
                 if tag[area, target] == agent_tag:
                     thaws_after[area, target] = tick + _FROZEN_TICKS
                 tag[area, target] = frozen_tag
-        for slot in range(agents):
-            row = area * agents + slot
-            yaw, braked = scenery.yaw[area, slot], 0.75 if shooting[area, slot] else 1.0
-            gain = 0.0 if not acts[slot] else _SPEED / 2 if shooting[area, slot] else _SPEED
+        for agent in range(agents):
+            row = area * agents + agent
+            yaw, braked = scenery.yaw[area, agent], 0.75 if shooting[area, agent] else 1.0
+            gain = 0.0 if not acts[agent] else _SPEED / 2 if shooting[area, agent] else _SPEED
             forward, right = _clip(continuous[row, 0]), _clip(continuous[row, 1])
-            push[0, area, slot] = gain * (sin(yaw) * forward + cos(yaw) * right)
-            push[1, area, slot] = gain * (cos(yaw) * forward - sin(yaw) * right)
+            push[0, area, agent] = gain * (sin(yaw) * forward + cos(yaw) * right)
+            push[1, area, agent] = gain * (cos(yaw) * forward - sin(yaw) * right)
             speed_square = 0.0
             for axis in range(3):
-                velocity[axis, area, slot] *= braked
-                speed_square += velocity[axis, area, slot] ** 2
+                velocity[axis, area, agent] *= braked
+                speed_square += velocity[axis, area, agent] ** 2
             if speed_square > _TOP_SPEED**2:
                 for axis in range(3):
-                    velocity[axis, area, slot] *= 0.95
-            if acts[slot]:
-                scenery.yaw[area, slot] = _turned(yaw, continuous[row, 2])
+                    velocity[axis, area, agent] *= 0.95
+            if acts[agent]:
+                scenery.yaw[area, agent] = _turned(yaw, continuous[row, 2])
 
 
 @inner_kernel
@@ -247,10 +247,10 @@ def _turned(yaw: float, action: float) -> float:
 
 
 @inner_kernel
-def _shoot(scenery: Scenery, area: int, slot: int, turn: float) -> int:
+def _shoot(scenery: Scenery, area: int, agent: int, turn: float) -> int:
     """Return the index of the thing that an agent's laser hits, after its action has turned it; -1 for none."""
-    yaw = _turned(scenery.yaw[area, slot], turn)
-    center = scenery.center[0, area, slot], scenery.center[1, area, slot], scenery.center[2, area, slot]
+    yaw = _turned(scenery.yaw[area, agent], turn)
+    center = scenery.center[0, area, agent], scenery.center[1, area, agent], scenery.center[2, area, agent]
     _, target = first_hit(
         scenery, area, center, (_LASER_LENGTH * sin(yaw), 0.0, _LASER_LENGTH * cos(yaw)), _LASER_RADIUS
     )
@@ -272,30 +272,30 @@ def _eat(
     for area in range(areas):
         change[:] = 0
         food_change[:] = 0
-        for slot in range(agents):
-            turn_cos, turn_sin = cos(yaw[area, slot]), sin(yaw[area, slot])
+        for agent in range(agents):
+            turn_cos, turn_sin = cos(yaw[area, agent]), sin(yaw[area, agent])
             reach = _FOOD_RADIUS + _CONTACT_DISTANCE
             for piece in range(pieces):
-                x, z = food[0, area, piece] - center[0, area, slot], food[2, area, piece] - center[2, area, slot]
-                far = sqrt(2) * half[0, area, slot] + reach
+                x, z = food[0, area, piece] - center[0, area, agent], food[2, area, piece] - center[2, area, agent]
+                far = sqrt(2) * half[0, area, agent] + reach
                 if abs(x) >= far or abs(z) >= far:
                     continue
-                side = _beyond(turn_cos * x - turn_sin * z, half[0, area, slot])
-                up = _beyond(food[1, area, piece] - center[1, area, slot], half[1, area, slot])
-                ahead = _beyond(turn_sin * x + turn_cos * z, half[2, area, slot])
+                side = _beyond(turn_cos * x - turn_sin * z, half[0, area, agent])
+                up = _beyond(food[1, area, piece] - center[1, area, agent], half[1, area, agent])
+                ahead = _beyond(turn_sin * x + turn_cos * z, half[2, area, agent])
                 distance = sqrt(side * side + up * up + ahead * ahead)
                 if distance >= reach:
                     continue
                 eaten[area, piece] = True
-                reward[area * agents + slot] += _FOOD_REWARD[piece]
+                reward[area * agents + agent] += _FOOD_REWARD[piece]
                 normal = turn_cos * side + turn_sin * ahead, up, turn_cos * ahead - turn_sin * side
                 approach = 0.0
                 for axis in range(3):
-                    speed = velocity[axis, area, slot] - food_velocity[axis, area, piece]
+                    speed = velocity[axis, area, agent] - food_velocity[axis, area, piece]
                     approach += speed * normal[axis] / max(distance, 1e-9)
                 impulse = max(approach, 0.0) / (1 / _AGENT_MASS + 1 / _FOOD_MASS) / max(distance, 1e-9)
                 for axis in range(3):
-                    change[axis, slot] -= impulse * normal[axis] / _AGENT_MASS
+                    change[axis, agent] -= impulse * normal[axis] / _AGENT_MASS
                     food_change[axis, piece] += impulse * normal[axis] / _FOOD_MASS
         for axis in range(3):
             velocity[axis, area, :agents] += change[axis]

@@ -123,11 +123,11 @@ class _GridCamera(ImageSensor):
 class GridWorld(Scene):
     """Nine grids.
 
-    State, one row per area: `size` of the grid in cells, `position` of the agent (x, z), `wanted` goal, and `goals`,
-    the contents of cell x · size + z, (areas, cells of the largest grid so far).
+    State, one row per area: `size` of the grid in cells, `position` of the agent (x, z), `target_goal`, and `goals`, the
+    contents of cell x · size + z, (areas, cells of the largest grid so far).
 
-    Each action gives a reward of -0.01. A reached goal *sets* the reward to 1 if it is the wanted one, otherwise to -1,
-    and ends the episode. One area in nine has the sensor names of the area in Unity's scene that uses a render texture.
+    Each action gives a reward of -0.01. A reached goal *sets* the reward to 1 if it is the target, otherwise to -1, and
+    ends the episode. One area in nine has the sensor names of the area in Unity's scene that uses a render texture.
 
     The mask depends on the current grid of the agent. Unity uses `gridSize` instead, which makes a difference only
     between a change of that parameter and the next episode.
@@ -139,7 +139,7 @@ class GridWorld(Scene):
         super().__init__(academy, areas)
         self.size = np.zeros(areas, np.int64)
         self.position = np.zeros((areas, 2), np.int64)
-        self.wanted = np.zeros(areas, np.int64)
+        self.target_goal = np.zeros(areas, np.int64)
         self.goals = np.zeros((areas, 0), np.uint8)
         textures = areas // self.default_areas
         seen_by_camera, seen_by_texture = np.split(np.arange(areas), [areas - textures])
@@ -181,19 +181,19 @@ class GridWorld(Scene):
         """Return images of areas, uint8 (k, 1, height, width, 3)."""
         images = np.empty((len(areas), _HEIGHT, _WIDTH, 3), np.uint8)
         for size in set(self.size[areas].tolist()):
-            which = np.flatnonzero(self.size[areas] == size)
-            alike = areas[which]
-            images[which] = _camera_over(size).take(self.goals[alike], self.cell(alike))
+            positions = np.flatnonzero(self.size[areas] == size)
+            matching = areas[positions]
+            images[positions] = _camera_over(size).take(self.goals[matching], self.cell(matching))
         return images[:, np.newaxis]
 
     def _goal_signal(self, areas: Array) -> Array:
-        return np.asarray(self.wanted[areas, np.newaxis] == _GOALS)
+        return np.asarray(self.target_goal[areas, np.newaxis] == _GOALS)
 
     def _forbidden(self, areas: Array) -> Array:
         return _forbidden_moves(areas, self.size, self.position)
 
     def _act(self, agents: Agents, rows: Array, areas: Array) -> None:
-        state = self.size, self.position, self.goals, self.wanted
+        state = self.size, self.position, self.goals, self.target_goal
         ended = _walk(rows, areas, *state, agents.discrete, agents.reward)
         if len(ended):
             agents.end_episode(ended)
@@ -201,7 +201,7 @@ class GridWorld(Scene):
     def _start_episode(self, areas: Array) -> None:
         parameters, rng = self.academy.parameters, self.academy.rng
         names = {"gridSize": 5, "numPlusGoals": 1, "numExGoals": 1}
-        drawn = np.stack([parameters.column(name, default, len(areas)) for name, default in names.items()], axis=1)
+        drawn = np.stack([parameters.values(name, default, len(areas)) for name, default in names.items()], axis=1)
         settings = drawn.astype(np.int64)
         for setting in set(map(tuple, settings.tolist())):
             size, pluses, exes = setting
@@ -211,25 +211,25 @@ class GridWorld(Scene):
                     f"GridWorld cannot lay out {pluses} plus goals, {exes} ex goals and an agent on a grid of {size} × "
                     f"{size} cells: gridSize goes up to {_LARGEST_GRID}, and each of them needs a cell of its own"
                 )
-            alike = areas[(settings == setting).all(axis=1)]
-            cells = rng.random((len(alike), size * size)).argsort(axis=1)[:, :count]
-            self.size[alike] = size
-            self.position[alike] = np.stack(np.divmod(cells[:, -1], size), axis=1)
+            matching = areas[(settings == setting).all(axis=1)]
+            cells = rng.random((len(matching), size * size)).argsort(axis=1)[:, :count]
+            self.size[matching] = size
+            self.position[matching] = np.stack(np.divmod(cells[:, -1], size), axis=1)
             if size * size > self.goals.shape[1]:
                 self.goals = np.pad(self.goals, ((0, 0), (0, size * size - self.goals.shape[1])))
-            self.goals[alike] = 0
-            self.goals[alike[:, np.newaxis], cells[:, :-1]] = [_PLUS] * pluses + [_EX] * exes
-        self.wanted[areas] = rng.integers(_PLUS, _EX + 1, len(areas))
+            self.goals[matching] = 0
+            self.goals[matching[:, np.newaxis], cells[:, :-1]] = [_PLUS] * pluses + [_EX] * exes
+        self.target_goal[areas] = rng.integers(_PLUS, _EX + 1, len(areas))
 
     def render(self, area: int) -> Array:
-        """Return an image of the grid from above; the disc in the agent has the color of the wanted goal."""
+        """Return an image of the grid from above; the disc in the agent has the color of the target goal."""
         size = int(self.size[area])
         canvas = drawing.Canvas(-1, -1, size, size, color=drawing.WALL)
         canvas.rectangle((size - 1) / 2, (size - 1) / 2, size / 2, size / 2, drawing.FLOOR)
         x, z = self.position[area].tolist()
         canvas.rectangle(x, z, 0.5, 0.5, drawing.BLUE)
         canvas.rectangle(x, z, 0.5 - 2 * _HALF_BAR, 0.5 - 2 * _HALF_BAR, drawing.FLOOR)
-        canvas.disc(x, z, _HALF_BAR, drawing.GREEN if self.wanted[area] == _PLUS else drawing.RED)
+        canvas.disc(x, z, _HALF_BAR, drawing.GREEN if self.target_goal[area] == _PLUS else drawing.RED)
         for goal, color, angle in ((_PLUS, drawing.GREEN, 0.0), (_EX, drawing.RED, np.pi / 4)):
             for cell in np.flatnonzero(self.goals[area] == goal).tolist():
                 x, z = divmod(cell, size)
@@ -266,7 +266,7 @@ def _walk(
     size: Array,
     position: Array,
     goals: Array,
-    wanted: Array,
+    target_goal: Array,
     moves: Array,
     reward: Array,
 ) -> Array:
@@ -286,5 +286,5 @@ def _walk(
         ends[k] = goal > 0
         reward[row] -= _STEP_COST
         if ends[k]:
-            reward[row] = 1 if goal == wanted[area] else -1
+            reward[row] = 1 if goal == target_goal[area] else -1
     return rows[ends]

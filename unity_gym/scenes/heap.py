@@ -192,12 +192,12 @@ def _find_agent(
     :return: Number of contacts.
     """
     count, boxes = 0, len(touched)
-    who = box(center, half, yaw, area, agent)
+    agent_box = box(center, half, yaw, area, agent)
     for thing in range(boxes):
         other = box(center, half, yaw, area, start + thing)
-        wide = other.half_x + sqrt(2) * who.half_x + CONTACT_DISTANCE
-        if abs(other.x - who.x) < wide and abs(other.z - who.z) < wide:
-            gap, normal_x, normal_y, normal_z = separation(who, other)
+        wide = other.half_x + sqrt(2) * agent_box.half_x + CONTACT_DISTANCE
+        if abs(other.x - agent_box.x) < wide and abs(other.z - agent_box.z) < wide:
+            gap, normal_x, normal_y, normal_z = separation(agent_box, other)
             if gap < CONTACT_DISTANCE:
                 touched[thing] = True
                 _add(contacts, count, boxes, thing, gap, (normal_x, normal_y, normal_z))

@@ -101,12 +101,12 @@ class Boards:
         :return: Points of the cleared cells, int (k).
         """
         points = np.zeros(len(boards), np.int64)
-        which = np.arange(len(boards))
+        active = np.arange(len(boards))
         while True:
-            which = which[_clear_lines(self.color, self.special, boards[which], which, points)]
-            if not len(which):
+            active = active[_clear_lines(self.color, self.special, boards[active], active, points)]
+            if not len(active):
                 return points
-            self._fill(boards[which])
+            self._fill(boards[active])
 
     def valid_moves(self, boards: Array) -> Array:
         """Return the moves that make a line, bool (k, 127)."""
@@ -325,7 +325,7 @@ class Match3(Scene):
         self.valid[boards] = self.boards.valid_moves(boards)
 
     def _draw_size(self, parameter: str, greatest: int, count: int) -> Array:
-        least = self.academy.parameters.column(parameter, _LEAST, count).astype(np.int64)
+        least = self.academy.parameters.values(parameter, _LEAST, count).astype(np.int64)
         wrong = (least < _SMALLEST) | (least > greatest)
         if wrong.any():
             raise PlayerError(f"Match3 takes {parameter} from {_SMALLEST} to {greatest}, got {least[wrong][0]}")

@@ -49,32 +49,32 @@ class EnvironmentParameters:
     """The environment parameters that scenes read when they are built and start episodes; a sampler draws per read."""
 
     def __init__(self) -> None:
-        self._known: dict[str, float | Sampler] = {}
+        self._parameters: dict[str, float | Sampler] = {}
         self._watchers: dict[str, Callable[[float], None]] = {}
 
     def get(self, name: str, default: float) -> float:
         """Return the value of a parameter."""
-        known = self._known.get(name, default)
-        return float(known.draw(1)[0]) if isinstance(known, Sampler) else known
+        parameter = self._parameters.get(name, default)
+        return float(parameter.draw(1)[0]) if isinstance(parameter, Sampler) else parameter
 
-    def column(self, name: str, default: float, count: int) -> Array:
+    def values(self, name: str, default: float, count: int) -> Array:
         """Return the value that each of `count` agents reads, float64 (count)."""
-        known = self._known.get(name, default)
-        return known.draw(count) if isinstance(known, Sampler) else np.full(count, known)
+        parameter = self._parameters.get(name, default)
+        return parameter.draw(count) if isinstance(parameter, Sampler) else np.full(count, parameter)
 
     def watch(self, name: str, changed: Callable[[float], None]) -> None:
         """Call `changed` with the current number, if there is one, and with each new number, but not with samplers."""
         self._watchers[name] = changed
-        known = self._known.get(name)
-        if isinstance(known, float):
-            changed(known)
+        parameter = self._parameters.get(name)
+        if isinstance(parameter, float):
+            changed(parameter)
 
     def restart(self) -> None:
         """Restart the samplers' random streams and remove the watchers, for a scene that is built from scratch."""
         self._watchers.clear()
-        for known in self._known.values():
-            if isinstance(known, Sampler):
-                known.restart()
+        for parameter in self._parameters.values():
+            if isinstance(parameter, Sampler):
+                parameter.restart()
 
     def on_message_received(self, message: IncomingMessage) -> None:
         """Store the parameter that a message of the environment parameters channel sets.
@@ -85,7 +85,7 @@ class EnvironmentParameters:
         name, kind = message.read_string(), message.read_int32()
         if kind == _VALUE:
             value = message.read_float32()
-            self._known[name] = value
+            self._parameters[name] = value
             if name in self._watchers:
                 self._watchers[name](value)
         elif kind == _SAMPLER:
@@ -95,6 +95,6 @@ class EnvironmentParameters:
                 if sampler == _MULTI_RANGE_UNIFORM
                 else [message.read_float32(), message.read_float32()]
             )
-            self._known[name] = Sampler(seed, sampler, numbers)
+            self._parameters[name] = Sampler(seed, sampler, numbers)
         else:
             raise ProtocolError(f"parameter {name!r} is of kind {kind}; the kinds are 0 (a number) and 1 (a sampler)")

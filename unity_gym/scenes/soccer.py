@@ -172,7 +172,7 @@ class Soccer(Scene):
         )
 
     def _start_episode(self, area: Array, column: Array) -> None:
-        self._touch_pay[area, column] = _TOUCH * self.academy.parameters.column("ball_touch", 0, len(area))
+        self._touch_pay[area, column] = _TOUCH * self.academy.parameters.values("ball_touch", 0, len(area))
 
     def _start(self, areas: Array) -> None:
         """Place players and balls in areas (int, k) and reset their tick counts."""

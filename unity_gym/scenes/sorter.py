@@ -110,7 +110,7 @@ class Sorter(Scene):
 
     def _start_episode(self, rows: Array) -> None:
         rng, shapes, n = self.academy.rng, self.shapes, len(rows)
-        most = np.clip(self.academy.parameters.column("num_tiles", _TILES, n), 1, _TILES).astype(int)
+        most = np.clip(self.academy.parameters.values("num_tiles", _TILES, n), 1, _TILES).astype(int)
         count = rng.integers(1, most, endpoint=True)[:, np.newaxis]
         every = np.tile(np.arange(_TILES), (n, 1))
         self.present[rows] = present = rng.permuted(every, axis=1) < count

@@ -56,9 +56,9 @@ class VisualFoodCollector(FoodCollector):
         self.laser_scale = np.ones(shape)
         solids = self._solids = Solids(areas, self.agents_per_area * (len(_PARTS) - 1) + len(self.shapes.names) + 1)
         everywhere = slice(None)
-        for slot in range(self.agents_per_area):
+        for agent in range(self.agents_per_area):
             for part, color in enumerate(_COLORS):
-                solids.color[:, slot * len(_PARTS) + part] = color
+                solids.color[:, agent * len(_PARTS) + part] = color
         self._things = slice(self.agents_per_area * len(_PARTS), -1)
         for thing in range(self.agents_per_area, len(self.shapes.names)):
             tag = self.shapes.tags[self.shapes.tag[0, thing]]
@@ -76,14 +76,14 @@ class VisualFoodCollector(FoodCollector):
         ]
 
     def _observe_frozen(self, rows: Array) -> Array:
-        frozen: Array = self.shapes.tag[self._area[rows], self._slot[rows], np.newaxis] == self._tag_of_frozen
+        frozen: Array = self.shapes.tag[self._area[rows], self._agent[rows], np.newaxis] == self._tag_of_frozen
         return frozen
 
     def _start_episode(self, rows: Array) -> None:
         super()._start_episode(rows)
-        place = self._area[rows], self._slot[rows]
+        place = self._area[rows], self._agent[rows]
         self.good_until[place] = self.bad_until[place] = 0
-        self.laser_scale[place] = self.academy.parameters.column("laser_length", 1, len(rows))
+        self.laser_scale[place] = self.academy.parameters.values("laser_length", 1, len(rows))
 
     def simulate(self) -> None:
         before = self.agents.reward.copy()
@@ -95,11 +95,11 @@ class VisualFoodCollector(FoodCollector):
         """Return the camera images of `rows`, uint8 (k, 1, height, width, 3)."""
         self._move_solids()
         images = np.empty((len(rows), _PIXELS, _PIXELS, 3), np.uint8)
-        area, slot = self._area[rows], self._slot[rows]
-        yaw = self.shapes.yaw[area, slot]
-        ahead = _AHEAD * self.scale[area, slot] * np.array([np.sin(yaw), 0 * yaw, np.cos(yaw)])
-        position = (self.shapes.center[:, area, slot] + ahead).T
-        own = slot[:, np.newaxis] * len(_PARTS) + [0, len(_PARTS)]
+        area, agent = self._area[rows], self._agent[rows]
+        yaw = self.shapes.yaw[area, agent]
+        ahead = _AHEAD * self.scale[area, agent] * np.array([np.sin(yaw), 0 * yaw, np.cos(yaw)])
+        position = (self.shapes.center[:, area, agent] + ahead).T
+        own = agent[:, np.newaxis] * len(_PARTS) + [0, len(_PARTS)]
         draw(images, area, own, position, about_y(yaw), _ANGLE, _NEAR, self._solids.arrays, _SKY, False)
         return images[:, np.newaxis]
 

@@ -138,7 +138,7 @@ class WallJump(Scene):
             return
         for wall, (name, height) in enumerate(_HEIGHTS):
             rows = np.flatnonzero(self._new_wall == wall)
-            self.shapes.half[1, rows, _WALL] = self.academy.parameters.column(name, height, len(rows)) / 2
+            self.shapes.half[1, rows, _WALL] = self.academy.parameters.values(name, height, len(rows)) / 2
             self.agents.behavior[rows] = _BIG if wall == _HIGH_WALL else _SMALL
         self._new_wall[:] = -1
 

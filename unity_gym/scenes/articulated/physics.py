@@ -147,9 +147,9 @@ class ArticulatedBodies:
 
     def set_masses(self, rows: Array, parts: list[str], masses: Array) -> None:
         """Set the masses (k, parts; kg) of some parts; their inertia grows in proportion."""
-        for row, wanted in zip(rows, masses, strict=True):
+        for row, row_masses in zip(rows, masses, strict=True):
             model = self.models[row]
-            for part, mass in zip(parts, wanted, strict=True):
+            for part, mass in zip(parts, row_masses, strict=True):
                 body = model.body(part)
                 body.inertia[:] *= mass / body.mass[0]
                 body.mass[:] = mass
@@ -171,12 +171,12 @@ class ArticulatedBodies:
     def _compute(self, rows: Array, tick: int) -> None:
         """Compute the bodies `rows` from their current state, from `tick` of the period up to its end."""
         steps = (self._period - tick) * self._substeps
-        everyone = len(rows) == len(self.models)
+        is_all = len(rows) == len(self.models)
         self._hold_targets(rows)
-        control = self._control[:, :steps] if everyone else self._control[rows, :steps]
+        control = self._control[:, :steps] if is_all else self._control[rows, :steps]
         states = np.empty((len(rows), steps, self.state.shape[1]))
         self._rollout.rollout(
-            self.models if everyone else [self.models[row] for row in rows],
+            self.models if is_all else [self.models[row] for row in rows],
             self._datas,
             self.state[rows],
             np.ascontiguousarray(control),
