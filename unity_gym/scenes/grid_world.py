@@ -123,8 +123,8 @@ class _GridCamera(ImageSensor):
 class GridWorld(Scene):
     """Nine grids.
 
-    State, one row per area: `size` of the grid in cells, `position` of the agent (x, z), `target_goal`, and `goals`, the
-    contents of cell x · size + z, (areas, cells of the largest grid so far).
+    State, one row per area: `size` of the grid in cells, `position` of the agent (x, z), `target_goal`, and
+    `goals`, the contents of cell x · size + z, (areas, cells of the largest grid so far).
 
     Each action gives a reward of -0.01. A reached goal *sets* the reward to 1 if it is the target, otherwise to -1, and
     ends the episode. One area in nine has the sensor names of the area in Unity's scene that uses a render texture.
