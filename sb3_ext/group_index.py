@@ -40,8 +40,8 @@ class GroupIndex:
         order = np.argsort(sets, kind="stable")
         sets, rows = sets[order], rows[order]
         sizes = np.bincount(sets, minlength=count)
-        column = np.arange(len(sets)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        position = np.arange(len(sets)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         grid = np.zeros((count, sizes.max(initial=0)), np.int64)
-        grid[sets, column] = rows
+        grid[sets, position] = rows
         present = np.arange(grid.shape[1]) < sizes[:, np.newaxis]
         return cls(torch.from_numpy(grid).to(device), torch.from_numpy(present).to(device))

@@ -44,7 +44,7 @@ class UnityPOCAPolicy(UnityPolicy):
     def _build_critics(self, heads: int, shared_critic: bool, second_critic: str | None) -> None:
         if shared_critic or second_critic:
             raise UnityGymError(
-                "POCA's one critic reads the whole group: leave shared_critic and second_critic out, or use PPO"
+                "POCA's one critic is that of the group: leave shared_critic and second_critic out, or use PPO"
             )
         self.critic = self.second_critic = self.second_value_head = None
         self.group_body = GroupBody(self.adapter.spec, self.critic_settings, self.body.normalization)
@@ -357,7 +357,7 @@ class POCA(PPO):
         assert self.env is not None
         if not isinstance(self.env, UnityVecEnv) and isinstance(self.env.unwrapped, UnityVecEnv):
             raise UnityGymError(
-                f"POCA does not see the groups behind {type(self.env).__name__}: learn on the UnityVecEnv itself. It "
+                f"POCA has no groups behind {type(self.env).__name__}: learn on the UnityVecEnv itself. It "
                 "has the statistics of Monitor; normalize=True in policy_kwargs does what VecNormalize does"
             )
         super()._start_collection()

@@ -268,7 +268,7 @@ class UnityVecEnv(VecEnv):
         :raises UnityGymError: If `method_name` is another method.
         """
         if method_name != "action_masks" or method_args or method_kwargs:
-            raise UnityGymError(f"the agents of a UnityVecEnv have the method 'action_masks' only, not {method_name!r}")
+            raise UnityGymError(f"the agents of a UnityVecEnv have the method 'action_masks' only, got {method_name!r}")
         return list(self.action_masks()[list(self._get_indices(indices))])
 
     def env_is_wrapped(

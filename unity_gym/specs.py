@@ -93,7 +93,7 @@ class ActionTuple:
         array = np.asarray(continuous)
         if array.dtype.kind not in "fiu" or array.ndim != 2:
             raise ActionError(
-                f"continuous actions are a float array of shape (agents, actions); got dtype {array.dtype}, "
+                f"continuous actions must be a float array of shape (agents, actions), got dtype {array.dtype}, "
                 f"shape {array.shape}"
             )
         self._continuous = array.astype(np.float32, copy=False)
@@ -106,7 +106,7 @@ class ActionTuple:
         array = np.asarray(discrete)
         if array.dtype.kind not in "iu" or array.ndim != 2:
             raise ActionError(
-                f"discrete actions are an integer array of shape (agents, branches); got dtype {array.dtype}, "
+                f"discrete actions must be an integer array of shape (agents, branches), got dtype {array.dtype}, "
                 f"shape {array.shape}"
             )
         self._discrete = array.astype(self.discrete_dtype, copy=False)
@@ -159,7 +159,7 @@ class ActionSpec(NamedTuple):
         """
         if not isinstance(action, ActionTuple):
             raise ActionError(
-                f"behavior {behavior!r} takes an ActionTuple, not {type(action).__name__}: "
+                f"the actions of behavior {behavior!r} must be an ActionTuple, got {type(action).__name__}: "
                 "wrap the arrays, ActionTuple(continuous=..., discrete=...)"
             )
         for kind, part, width in (

@@ -165,7 +165,7 @@ class Scene:
             for message in channel.message_queue:
                 player.on_message_received(IncomingMessage(message))
             channel.message_queue.clear()
-        return [player.column(name, -99, count) for player in self.players]
+        return [player.values(name, -99, count) for player in self.players]
 
 
 def kolmogorov_smirnov(drawn: Array, distribution: Callable[[Array], Array]) -> float:

@@ -423,7 +423,7 @@ def test_unsupported_uses_of_poca_raise() -> None:
     env = make_toys(spaces.Discrete(2))
     with pytest.raises(TypeError, match="second_critic"):
         POCA("UnityPOCAPolicy", env, second_critic="min")
-    with pytest.raises(UnityGymError, match="one critic reads the whole group"):
+    with pytest.raises(UnityGymError, match="one critic is that of the group"):
         POCA("UnityPOCAPolicy", env, policy_kwargs={"shared_critic": True})
     with pytest.raises(UnityGymError, match="multiple of 4"):
         POCA("UnityPOCAPolicy", env, policy_kwargs={"hidden_units": 18})

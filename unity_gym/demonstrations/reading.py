@@ -153,8 +153,8 @@ class _Reader:
 
     def _damaged(self, at: int, what: str) -> DemonstrationError:
         return DemonstrationError(
-            f"{self.path}, byte {at}: {what}. The file is damaged or was cut off: copy it once more from where it "
-            "came, or record it again"
+            f"{self.path}, byte {at}: {what}. The file is damaged or was cut off: copy it once more from its "
+            "source, or record it again"
         )
 
     def _demonstration(

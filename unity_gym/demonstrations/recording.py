@@ -37,7 +37,7 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
         agent = env.unwrapped
         if not isinstance(agent, UnitySingleAgentEnv):
             raise DemonstrationError(
-                f"only a Unity environment with one agent can be recorded, not {type(agent).__name__}: make one with "
+                f"env must be a Unity environment with one agent, got {type(agent).__name__}: make one with "
                 'gymnasium.make("Unity-…-v0")'
             )
         if env.action_space != agent.action_space:
@@ -161,7 +161,7 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
     table = getattr(agents, "table", None)
     if not isinstance(table, AgentTable):
         raise DemonstrationError(
-            f"only a Unity environment can be recorded, not {type(env).__name__}: make one with "
+            f"env must be a Unity environment, got {type(env).__name__}: make one with "
             'gymnasium.make("Unity-…-v0"), gymnasium.make_vec or UnityVecEnv'
         )
     if getattr(agents, "autoreset_mode", AutoresetMode.SAME_STEP) is not AutoresetMode.SAME_STEP:

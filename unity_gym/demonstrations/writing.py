@@ -88,7 +88,7 @@ class DemonstrationWriter:
         if action is None:
             if not done:
                 raise DemonstrationError(
-                    "a record has an action unless its episode ended: pass one, or say what ended it"
+                    "a record has an action unless its episode ended: pass one, or give the reason of its end"
                 )
             action = self._spec.action_spec.empty_action(1)
         self._spec.action_spec.validate(action, 1, self._behavior_name)

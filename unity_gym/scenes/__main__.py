@@ -56,7 +56,7 @@ def _parse(arguments: Sequence[str]) -> _Options:
             if argument == "-logFile":
                 options = options._replace(log_file=value)
             elif not value.isdecimal() or not int(value):
-                raise InvalidValueError(f"{argument} takes a number from 1 up, not {value!r}")
+                raise InvalidValueError(f"{argument} must be a whole number of at least 1, got {value!r}")
             elif argument == "--areas":
                 options = options._replace(areas=int(value))
             else:

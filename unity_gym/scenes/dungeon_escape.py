@@ -44,7 +44,7 @@ _MAX_TICKS = 15000
 _DRAGON_START = 8.0  # m from the middle
 _DRAGON_SPEEDS = 1.0, 7.0  # m/s
 _TARGET = 11.58, -11.59  # of the dragon, x and z
-_BEFORE_DRAGON, _BESIDE_DRAGON = 0.939, 0.186  # m from its middle to the key that it carries, ahead and to the right
+_BEFORE_DRAGON, _NEXT_TO_DRAGON = 0.939, 0.186  # m from its middle to the key that it carries, ahead and to the right
 
 
 class DungeonEscape(Scene):
@@ -202,9 +202,9 @@ class DungeonEscape(Scene):
         ends = (portal & self.has_key).any(axis=1) | (portal.any(axis=1) & last) | escaped
         opened = (touches["lock"] & self.has_key & alive).any(axis=1)
         self.agents.group_reward += np.repeat(opened & ~ends, _AGENTS) * (self.agents.group_id != 0)
-        dying = np.flatnonzero(portal & ~(ends | opened)[:, np.newaxis])
-        if len(dying):
-            self._kill(dying)
+        killed = np.flatnonzero(portal & ~(ends | opened)[:, np.newaxis])
+        if len(killed):
+            self._kill(killed)
         ended = np.flatnonzero(ends | opened)
         if len(ended):
             self._end(ended)
@@ -219,7 +219,7 @@ class DungeonEscape(Scene):
             shapes.visible[area, stone] = True
         yaw = shapes.yaw[area, _KEY] = shapes.yaw[area, _DRAGON]
         right = np.stack([np.cos(yaw), -np.sin(yaw)])  # the dropped key's box is to the left of the dragon
-        shapes.center[::2, area, _KEY] = shapes.center[::2, area, _DRAGON] - _BESIDE_DRAGON * right
+        shapes.center[::2, area, _KEY] = shapes.center[::2, area, _DRAGON] - _NEXT_TO_DRAGON * right
         shapes.visible[area, _KEY] = True
         self._remove(shapes, area, _DRAGON)
         self._remove(shapes, area, _DRAGON_KEY)
@@ -261,8 +261,8 @@ def _walk(center: Array, yaw: Array, visible: Array, speed: Array, time: float) 
             x, z = x / distance, z / distance
             center[0, area, _DRAGON] += x * speed[area] * time
             center[2, area, _DRAGON] += z * speed[area] * time
-            center[0, area, _DRAGON_KEY] = center[0, area, _DRAGON] + x * _BEFORE_DRAGON + z * _BESIDE_DRAGON
-            center[2, area, _DRAGON_KEY] = center[2, area, _DRAGON] + z * _BEFORE_DRAGON - x * _BESIDE_DRAGON
+            center[0, area, _DRAGON_KEY] = center[0, area, _DRAGON] + x * _BEFORE_DRAGON + z * _NEXT_TO_DRAGON
+            center[2, area, _DRAGON_KEY] = center[2, area, _DRAGON] + z * _BEFORE_DRAGON - x * _NEXT_TO_DRAGON
             yaw[area, _DRAGON] = yaw[area, _DRAGON_KEY] = atan2(x, z)
 
 

@@ -168,15 +168,15 @@ class BehaviorDecoder:
         return self._decisions(decisions), self._terminals(list(compress(infos, done)))
 
     def _decisions(self, infos: Sequence[Any]) -> DecisionSteps:
-        ids, group_ids, reward, group_reward, observations = self._shared_columns(infos)
+        ids, group_ids, reward, group_reward, observations = self._shared_arrays(infos)
         return DecisionSteps(observations, reward, ids, self._masks(infos), group_ids, group_reward)
 
     def _terminals(self, infos: Sequence[Any]) -> TerminalSteps:
-        ids, group_ids, reward, group_reward, observations = self._shared_columns(infos)
+        ids, group_ids, reward, group_reward, observations = self._shared_arrays(infos)
         interrupted = np.fromiter(map(_INTERRUPTED, infos), bool, len(infos))
         return TerminalSteps(observations, reward, interrupted, ids, group_ids, group_reward)
 
-    def _shared_columns(self, infos: Sequence[Any]) -> tuple[Array, Array, Array, Array, list[Array]]:
+    def _shared_arrays(self, infos: Sequence[Any]) -> tuple[Array, Array, Array, Array, list[Array]]:
         n = len(infos)
         numbers = list(map(_ID, infos))
         if self._checks_ids and (min(numbers) < 0 or len(set(numbers)) < n):
@@ -199,16 +199,16 @@ class BehaviorDecoder:
                 f"{sorted(set(map(len, sent)))}: sensors may not come or go while the player runs"
             )
         observations = list(chain.from_iterable(sent))
-        columns = []
+        arrays = []
         for index, sensor in enumerate(self._sensors):
             try:
-                column, is_finite = sensor.decode(observations[index::count])
+                array, is_finite = sensor.decode(observations[index::count])
             except (DecodeError, ValueError) as error:
                 raise ProtocolError(f"behavior {self.name!r}, sensor {self._sensor_name(index)}: {error}") from error
             if not is_finite:
-                self._require_finite(column, ids, f"sensor {self._sensor_name(index)}")
-            columns.append(column if column.dtype == self._dtypes[index] else as_bytes(column))
-        return ids, np.array(groups, np.int32), reward, group_reward, columns
+                self._require_finite(array, ids, f"sensor {self._sensor_name(index)}")
+            arrays.append(array if array.dtype == self._dtypes[index] else as_bytes(array))
+        return ids, np.array(groups, np.int32), reward, group_reward, arrays
 
     def _masks(self, infos: Sequence[Any]) -> list[Array] | None:
         """Return one bool array (n, branch size) per branch, True = forbidden; without a mask everything is allowed."""
@@ -234,15 +234,15 @@ class BehaviorDecoder:
     def _sensor_name(self, index: int) -> str:
         return f"{index} ({self.spec.observation_specs[index].name!r})"
 
-    def _require_finite(self, column: Array, ids: Array, what: str) -> None:
+    def _require_finite(self, array: Array, ids: Array, what: str) -> None:
         # A finite sum proves finite values at a quarter of the cost; only an infinite one needs the full look.
-        if math.isfinite(np.add.reduce(column, axis=None)):
+        if math.isfinite(np.add.reduce(array, axis=None)):
             return
-        bad = ~np.isfinite(column.reshape(len(column), -1)).all(axis=1)
+        bad = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
         if bad.any():
             raise ProtocolError(
                 f"behavior {self.name!r}, agent {int(ids[bad][0])}: {what} holds NaN or infinite values "
-                f"({int(bad.sum())} of {len(column)} agents); correct the scene: nothing can learn from such numbers"
+                f"({int(bad.sum())} of {len(array)} agents); correct the scene: nothing can learn from such numbers"
             )
 
 
@@ -260,9 +260,9 @@ class _VectorDecoder:
         (numbers,) = self._numbers([Observation.FromString(first)])
         prefix = b"\x22" + varint(len(varint(self._size)) + 1 + self._size) + b"\x0a" + varint(self._size)
         place = first.find(prefix + numbers)
-        self._begin = place + len(prefix) if place >= 0 else -1
+        self._start = place + len(prefix) if place >= 0 else -1
         self._length = len(first)
-        self._head, self._tail = first[: self._begin], first[self._begin + self._size :]
+        self._head, self._tail = first[: self._start], first[self._start + self._size :]
 
     def decode(self, observations: Sequence[bytes]) -> tuple[Array, bool]:
         """Return float32 (n, *shape), and whether the values are known to be finite.
@@ -270,12 +270,12 @@ class _VectorDecoder:
         :raises ValueError: If an observation has another shape or another number of values.
         """
         n, joined = len(observations), b"".join(observations)
-        if self._begin >= 0 and len(joined) == n * self._length:
+        if self._start >= 0 and len(joined) == n * self._length:
             rows = np.frombuffer(joined, np.uint8).reshape(n, self._length)
-            end = self._begin + self._size
-            heads, tails = rows[:, : self._begin].tobytes(), rows[:, end:].tobytes()
+            end = self._start + self._size
+            heads, tails = rows[:, : self._start].tobytes(), rows[:, end:].tobytes()
             if heads == n * self._head and tails == n * self._tail:
-                numbers = rows[:, self._begin : end].copy()
+                numbers = rows[:, self._start : end].copy()
                 return numbers.view("<f4").reshape(n, *self._shape), False
         return self._one_by_one(observations), False
 

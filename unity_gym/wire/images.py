@@ -115,10 +115,10 @@ class ImageDecoder:
         size = 4 * channels * height * width
         if set(map(len, data)) != {size}:
             raise ValueError(f"the data of shape {self.shape} are {size} bytes, got {sorted(set(map(len, data)))}")
-        column = np.frombuffer(bytearray().join(data), "<f4")
+        array = np.frombuffer(bytearray().join(data), "<f4")
         if self._memory_last:
-            column = column.reshape(-1, height, width, channels).transpose(0, 3, 1, 2)
-        return np.ascontiguousarray(column.reshape(-1, channels, height, width))
+            array = array.reshape(-1, height, width, channels).transpose(0, 3, 1, 2)
+        return np.ascontiguousarray(array.reshape(-1, channels, height, width))
 
     def _from_pngs(self, data: list[bytes], mapping: tuple[int, ...]) -> Array:
         """Return the images in [0, 255]: uint8 (n, C, H, W), or float32 where decoded channels are averaged."""
