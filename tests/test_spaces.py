@@ -160,7 +160,7 @@ def test_rows_of_a_selection_can_be_overwritten(spec: BehaviorSpec, observations
 
 
 def test_an_unknown_observation_mode_raises_and_lists_the_valid_ones() -> None:
-    with pytest.raises(InvalidValueError, match="'split' or 'sensors', not 'stacked'"):
+    with pytest.raises(InvalidValueError, match="'split' or 'sensors', got 'stacked'"):
         ObservationLayout(MIXED, "stacked")
 
 

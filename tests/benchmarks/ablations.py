@@ -1,18 +1,16 @@
-"""What memory, attention to entities and action masks contribute to learning on the embedded player.
+"""Contributions of memory, attention to entities and action masks to learning with the embedded player.
 
 python tests/benchmarks/ablations.py Hallway-forgetful
 python tests/benchmarks/ablations.py gridworld-maskable --seeds 0 1 2
 python tests/benchmarks/ablations.py --tables                     # only write the tables and images again
 
-A run writes its figures to `ablations/<run>.json`, a line a seed. From all of them come the tables in
-`ablations/README.md`, with the command beside each run, and an image of the learning curves, `ablations/<run>.png`.
-What the shipped configurations learn is measured by `learning.py`.
+A run writes its figures to `ablations/<run>.json`, one line per seed. All of them are shown in `ablations/README.md`,
+with the command of each run, and in images of the learning curves, `ablations/<run>.png`.
+`learning.py` measures the results of the shipped configurations.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 import re
 import resource
@@ -29,11 +27,11 @@ import matplotlib as mpl
 import numpy as np
 import torch
 import yaml
+from recorded_runs import Figures, parse, parser_of, record, train, write_page
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from trainers import summaries
 
@@ -44,12 +42,10 @@ import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).with_name("ablations")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-AN_HOUR = 3600  # seconds, of training
+AN_HOUR = 3600  # seconds of training
 SORTER_AREAS, SORTER_STEPS = 32, 1_000_000
 STEADY = 5  # summaries
-EPISODES = 100  # that a policy is judged by, before and after
-
-Figures = dict[str, Any]
+EPISODES = 100  # per evaluation, before and after training
 
 
 def gridworld_maskable(seed: int) -> Figures:
@@ -77,15 +73,14 @@ def unity_learn(
     change: Callable[[Any], None] | None = None,
     as_long_as: str | None = None,
 ) -> Figures:
-    """Train with the command `unity-learn`; judge the result by sampled actions.
+    """Train with the command `unity-learn`; evaluate the result with sampled actions.
 
-    Training ends when the mean of the last `STEADY` summaries is what Unity documents, when the steps that the file
-    asks for are made, or after an hour.
+    Training ends when the mean of the last `STEADY` summaries reaches the documented reward, at `max_steps` of the
+    file, or after an hour.
 
-    :param change: of the file's settings for the behavior
-    :param as_long_as: end only when the steps of this run are made, which has figures of the same seed, or after an
-        hour
-    :return: as of `learn`; the processor's seconds are those of the learner and its player
+    :param change: Function that changes the settings of the behavior.
+    :param as_long_as: Name of a run whose timesteps of the same seed end the training, instead of the reward.
+    :return: As `learn`; the processor seconds are those of the learner and its player.
     """
     settings = yaml.safe_load((CONFIGS / config).read_text(encoding="utf-8"))
     (behavior,) = settings["behaviors"]
@@ -101,9 +96,9 @@ def unity_learn(
         command = [sys.executable, "-m", "sb3_ext.learn", str(path)]
         flags = ["--seed", str(seed), "--results-dir", folder, "--run-id", "run"]
         curve: list[tuple[int, float]] = []
-        started, before = time.perf_counter(), _processor_seconds()
-        with closing(summaries([*command, *flags], AN_HOUR)) as told:
-            for each in told:
+        started, used = time.perf_counter(), _processor_seconds()
+        with closing(summaries([*command, *flags], AN_HOUR)) as trainer:
+            for each in trainer:
                 curve.append((each.steps, each.reward))
                 print(*each, flush=True)
                 if steps is not None:
@@ -112,7 +107,7 @@ def unity_learn(
                     is_over = len(curve) >= STEADY and np.mean([mean for _, mean in curve[-STEADY:]]) >= documented
                 if is_over:
                     break
-        seconds, processor = time.perf_counter() - started, _processor_seconds() - before
+        seconds, processor = time.perf_counter() - started, _processor_seconds() - used
         checkpoints = Path(folder, "run", behavior).glob("*.zip")
         newest = max(checkpoints, key=lambda file: int(re.findall(r"\d+", file.stem)[-1]))
         env = UnityVecEnv(
@@ -123,63 +118,56 @@ def unity_learn(
         )
         try:
             model = PPO.load(newest, env=env)
-            after = judge(model, env)
+            after = evaluate(model, env)
             untrained = PPO(type(model.policy), env, seed=seed, policy_kwargs=model.policy_kwargs)
-            first = judge(untrained, env)
+            before = evaluate(untrained, env)
         finally:
             env.close()
-    return {
-        "steps": model.num_timesteps,
-        "seconds": round(seconds),
-        "processor_seconds": round(processor),
-        "before": np.round(first, 3).tolist(),
-        "after": np.round(after, 3).tolist(),
-        "curve": curve,
-    }
+    return figures_of(model, seconds, processor, before, after, curve)
 
 
-def forget(behavior: dict[str, Any]) -> None:
-    """Take the memory out of settings."""
+def remove_memory(behavior: dict[str, Any]) -> None:
+    """Remove the memory from settings."""
     del behavior["network_settings"]["memory"]
 
 
 def sorter(flat: bool, seed: int) -> Figures:
-    """PPO on the first lesson of Sorter, with the numbers of `configs/ppo/Sorter_curriculum.yaml`.
+    """PPO on the first lesson of Sorter, with the hyperparameters of `configs/ppo/Sorter_curriculum.yaml`.
 
-    :param flat: the list of tiles is a vector like any other
+    :param flat: Whether the list of tiles is a vector instead of entities.
     """
     env: VecEnv = UnityVecEnv(
         "Unity-Sorter-v0", environment_parameters={"num_tiles": 2.0}, num_areas=SORTER_AREAS, seed=seed
     )
     if flat:
-        env = VecMonitor(env)  # it shows spaces alone, in which a list of entities is a box of numbers
+        env = VecMonitor(env)  # it exposes only the spaces, in which a list of entities is a box
     settings = yaml.safe_load((CONFIGS / "ppo/Sorter_curriculum.yaml").read_text(encoding="utf-8"))
     behavior = settings["behaviors"]["Sorter"]
-    numbers, network = behavior["hyperparameters"], behavior["network_settings"]
+    options, network = behavior["hyperparameters"], behavior["network_settings"]
     model = PPO(
         "UnityPolicy",
         env,
-        numbers["learning_rate"],
-        numbers["buffer_size"],
-        numbers["batch_size"],
+        options["learning_rate"],
+        options["buffer_size"],
+        options["batch_size"],
         time_horizon=behavior["time_horizon"],
-        learning_rate_schedule=numbers["learning_rate_schedule"],
+        learning_rate_schedule=options["learning_rate_schedule"],
         policy_kwargs={"hidden_units": network["hidden_units"], "num_layers": network["num_layers"]},
         seed=seed,
     )
     return learn(model, SORTER_STEPS)
 
 
-def judge(model: BaseAlgorithm, env: VecEnv) -> tuple[float, float]:
-    """Mean and standard deviation of the return of `EPISODES` episodes, with sampled actions."""
+def evaluate(model: BaseAlgorithm, env: VecEnv) -> tuple[float, float]:
+    """Return mean and standard deviation of the return of `EPISODES` episodes, with sampled actions."""
     returns, _ = evaluate_policy(_Masked(model, env), env, EPISODES, deterministic=False, return_episode_rewards=True)
     return float(np.mean(returns)), float(np.std(returns))
 
 
 class _Masked:
-    """A model that is told which actions are allowed, with memory or without.
+    """A model that predicts with the masks of its environment, recurrent or not.
 
-    sb3-contrib's own `evaluate_policy` gives masks, too, but loses the memory.
+    sb3-contrib's own `evaluate_policy` passes masks, too, but drops the recurrent state.
     """
 
     def __init__(self, model: BaseAlgorithm, env: VecEnv) -> None:
@@ -193,7 +181,7 @@ class _Masked:
 
 
 def _processor_seconds() -> float:
-    """What the children that have ended used."""
+    """Return the processor seconds of child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -203,82 +191,77 @@ RUNS: dict[str, tuple[Callable[[int], Figures], str | None]] = {
     "Hallway": (
         partial(unity_learn, "ppo/Hallway.yaml", 0.7),
         "PPO with memory by `unity-learn configs/ppo/Hallway.yaml`, settings that Unity ships, for an hour at most. "
-        "Who finds the goals but guesses which is right gets about 0.4. Unity documents 0.7.",
+        "A policy that finds the goals but guesses the right one achieves about 0.4. Unity documents 0.7.",
     ),
     "Hallway-forgetful": (
-        partial(unity_learn, "ppo/Hallway.yaml", 0.7, change=forget, as_long_as="Hallway"),
+        partial(unity_learn, "ppo/Hallway.yaml", 0.7, change=remove_memory, as_long_as="Hallway"),
         "The same without `memory`, for the same steps.",
     ),
     "Sorter": (
         partial(sorter, False),
-        "PPO on the first lesson of Sorter, 1 or 2 tiles, with the numbers of `configs/ppo/Sorter_curriculum.yaml`. "
-        "Tiles are entities to attend to. Who touches all in their order gets about 1.5, in any order about 0.7.",
+        "PPO on the first lesson of Sorter, 1 or 2 tiles, with the hyperparameters of "
+        "`configs/ppo/Sorter_curriculum.yaml`. Tiles are entities with attention. Touching all in their order achieves "
+        "about 1.5, in any order about 0.7.",
     ),
-    "Sorter-flat": (partial(sorter, True), "The same, but the list of tiles is a vector like any other."),
+    "Sorter-flat": (partial(sorter, True), "The same, but the list of tiles is a vector."),
 }
 
 
 def learn(model: MaskablePPO | PPO, steps: int) -> Figures:
-    """Train the model, judge its policy before and after by sampled actions, and close its environment.
+    """Train the model, evaluate it before and after with sampled actions, and close its environment.
 
-    :param steps: of all agents together
-    :return: `steps`, `seconds` of training, `processor_seconds` that the learner used of them, mean and standard
-        deviation of the return of `EPISODES` episodes (`before`, `after`) and `curve`: pairs of agent-steps and the
-        mean return of the last 100 training episodes
+    :param steps: Timesteps of all agents together.
     """
     env = model.get_env()
     assert env is not None
     try:
-        before = judge(model, env)
-        with tempfile.TemporaryDirectory() as folder:
-            model.set_logger(configure(folder, ["csv"]))
-            started = time.perf_counter(), time.process_time()
-            model.learn(steps)
-            seconds, processor = time.perf_counter() - started[0], time.process_time() - started[1]
-            with Path(folder, "progress.csv").open() as table:
-                progress = [(row["time/total_timesteps"], row["rollout/ep_rew_mean"]) for row in csv.DictReader(table)]
-        after = judge(model, env)
+        before = evaluate(model, env)
+        seconds, processor, rows = train(model, steps)
+        after = evaluate(model, env)
     finally:
         env.close()
+    returns = [(row["time/total_timesteps"], row["rollout/ep_rew_mean"]) for row in rows]
+    curve = [(int(step), round(float(mean), 3)) for step, mean in returns if mean]
+    return figures_of(model, seconds, processor, before, after, curve)
+
+
+def figures_of(
+    model: BaseAlgorithm,
+    seconds: float,
+    processor: float,
+    before: tuple[float, float],
+    after: tuple[float, float],
+    curve: list[tuple[int, float]],
+) -> Figures:
+    """Return the figures of a run.
+
+    :param seconds: Seconds of training.
+    :param processor: Processor seconds of the learner.
+    :param before: Mean and standard deviation of the return of `EPISODES` episodes before training.
+    :param after: The same after training.
+    :param curve: Pairs of timesteps and mean return of the newest training episodes.
+    """
     return {
         "steps": model.num_timesteps,
         "seconds": round(seconds),
         "processor_seconds": round(processor),
         "before": np.round(before, 3).tolist(),
         "after": np.round(after, 3).tolist(),
-        "curve": [[int(step), round(float(mean), 3)] for step, mean in progress if mean],
+        "curve": curve,
     }
 
 
-def write_tables() -> None:
-    """Write the table of all runs that have figures, and an image for each."""
+def table(figures: dict[int, Figures]) -> list[str]:
+    """Return the table of a run, with one row per seed."""
     lines = [
-        "# What memory, attention and masks contribute",
-        "",
-        f"Returns are means of {EPISODES} episodes, ± their standard deviation, with sampled actions. Training is",
-        "the time by the clock, processor the time that the learner's process worked, and under unity-learn also the",
-        "player's. Each run's command stands beside it; it writes this file. Each has one seed: nothing is known about",
-        "the spread over seeds.",
+        "| seed | timesteps | training | processor | return before | return after |",
+        "|---|---|---|---|---|---|",
     ]
-    for name, (_, told) in RUNS.items():
-        path = RESULTS / f"{name}.json"
-        if not path.exists():
-            continue
-        figures = {int(seed): each for seed, each in json.loads(path.read_text(encoding="utf-8")).items()}
-        command = f"python tests/benchmarks/ablations.py {name} --seeds {' '.join(map(str, figures))}"
-        lines += ["", f"## {name}", "", str(told), "", f"`{command}`", ""]
-        lines += [
-            "| seed | agent-steps | training | processor | return before | return after |",
-            "|---|---|---|---|---|---|",
-        ]
-        for seed, each in figures.items():
-            before, after = (f"{mean:.2f} ± {spread:.2f}" for mean, spread in (each["before"], each["after"]))
-            seconds = f"{each['seconds']} s | {each['processor_seconds']} s"
-            lines.append(f"| {seed} | {each['steps']:,} | {seconds} | {before} | {after} |")
-        lines += [f"\nSeed {seed}: {each['note']}" for seed, each in figures.items() if "note" in each]
-        lines += ["", f"![Learning curve of {name}]({name}.png)"]
-        draw(name, figures)
-    (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for seed, each in figures.items():
+        before, after = (f"{mean:.2f} ± {spread:.2f}" for mean, spread in (each["before"], each["after"]))
+        seconds = f"{each['seconds']} s | {each['processor_seconds']} s"
+        lines.append(f"| {seed} | {each['steps']:,} | {seconds} | {before} | {after} |")
+    return lines + [f"\nSeed {seed}: {each['note']}" for seed, each in figures.items() if "note" in each]
 
 
 def draw(name: str, figures: dict[int, Figures]) -> None:
@@ -286,7 +269,7 @@ def draw(name: str, figures: dict[int, Figures]) -> None:
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
     for seed, each in figures.items():
         axes.plot(*np.transpose(each["curve"]), label=f"seed {seed}")
-    axes.set(xlabel="agent-steps", ylabel="mean return of 100 episodes", title=name)
+    axes.set(xlabel="timesteps", ylabel="mean return of 100 episodes", title=name)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(RESULTS / f"{name}.png", dpi=80)
@@ -294,24 +277,18 @@ def draw(name: str, figures: dict[int, Figures]) -> None:
 
 
 def main() -> None:
-    """Run what the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", choices=RUNS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--tables", action="store_true", help="run nothing; write tables and images from the figures")
-    arguments = parser.parse_args()
-    if (arguments.run is None) == (not arguments.tables):
-        parser.error("name a run or say --tables")
-    RESULTS.mkdir(exist_ok=True)
-    torch.set_num_threads(1)  # the networks are small, and the player wants a core too
+    """Run the benchmark of the command line."""
+    arguments = parse(parser_of(__doc__, RUNS))
     if arguments.run:
-        path = RESULTS / f"{arguments.run}.json"
-        for seed in arguments.seeds:
-            figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            figures[str(seed)] = RUNS[arguments.run][0](seed)
-            path.write_text(json.dumps(figures, sort_keys=True) + "\n", encoding="utf-8")
-            print(arguments.run, "seed", seed, {key: figures[str(seed)][key] for key in ("seconds", "before", "after")})
-    write_tables()
+        record(RESULTS, arguments.run, arguments.seeds, RUNS[arguments.run][0])
+    introduction = [
+        "# Contributions of memory, attention and masks",
+        "",
+        f"Returns are means of {EPISODES} episodes, ± their standard deviation, with sampled actions. Training is the",
+        "wall time. Processor is the processor time of the learner's process, with unity-learn also of the player.",
+        "The command of each run also writes this file. Each run has one seed: the spread over seeds is not known.",
+    ]
+    write_page(RESULTS, introduction, {name: words for name, (_, words) in RUNS.items()}, table, draw)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/client_speed.py [--peer-python PATH] [--seconds 0.5] [--rounds 15]
 
-All clients talk to the same player (`stand_in_player.py`, run by this interpreter), each in a process of its own. They
-take turns in short bursts, and a ratio compares two bursts of one round, so that other work on the machine slows both.
+All clients use the same player (`stand_in_player.py`, run by this interpreter), each in its own process. They
+alternate in short bursts, and a ratio compares two bursts of one round, so that other work on the machine slows both.
 README.md in this folder explains the columns.
 """
 
@@ -67,7 +67,7 @@ def run_bursts(step: Callable[[], object]) -> None:
 
 
 def measure_client(client: str, workload: Workload, port: int) -> dict[str, Any]:
-    """Run the loop that a user of the low-level API writes, with the same lines for our client and for the peer."""
+    """Run the loop of a typical low-level script, with the same code for our client and for the peer."""
     import numpy as np
 
     environment_module, action_module = map(importlib.import_module, CLIENTS[client])
@@ -136,7 +136,7 @@ def measure_bare(workload: Workload, port: int) -> dict[str, Any]:
 
 
 def context(*packages: str) -> str:
-    """The versions that a figure depends on."""
+    """Return the versions that a figure depends on."""
     versions = [f"Python {platform.python_version()}", f"grpcio {grpc.__version__}"]
     if "numpy" in packages:
         versions.append(f"numpy {importlib.import_module('numpy').__version__}")
@@ -182,7 +182,7 @@ class Client:
         return result
 
     def kill(self) -> None:
-        """End both processes, whatever they do."""
+        """Kill both processes."""
         for process in (self._process, self._player):
             process.kill()
             process.wait()
@@ -196,7 +196,7 @@ class Client:
 
 
 def check_same_content(workload: str, contents: dict[str, Any]) -> None:
-    """Speeds may be compared only where both clients hand over the same columns."""
+    """Check that both clients return the same arrays."""
     pairs = list(zip(contents["ours"], contents["peer"], strict=True))
     if any(a[0] != b[0] or abs(a[1] - b[1]) > 1e-4 * max(1, abs(b[1])) for a, b in pairs):
         raise SystemExit(f"{workload}: the clients read different columns; [shape, sum] of (ours, peer): {pairs}")

@@ -1,11 +1,11 @@
-"""How groups learn on the embedded player: POCA beside PPO, and beside POCA in Unity's `mlagents-learn`.
+"""Learning of groups with the embedded player: POCA, PPO, and POCA of Unity's `mlagents-learn`.
 
 python tests/benchmarks/cooperation.py CooperativePushBlock POCA
 python tests/benchmarks/cooperation.py CooperativePushBlock mlagents-learn --peer-learn PEER/bin/mlagents-learn
 python tests/benchmarks/cooperation.py --tables                          # only write the table and images again
 
 All trainers read the settings of `configs/poca`, PPO with another `trainer_type`, and launch the same player. A run
-ends with the scene's agent-steps or minutes, whichever come first. Time counts from the start of the command. Figures
+ends with the scene's timesteps or minutes, whichever come first. Time counts from the start of the command. Figures
 go to `cooperation/<scene>.json`; from them come the table in `cooperation/README.md` and an image per scene. `PEER`
 needs Unity's package `mlagents` 1.1.0 on Python 3.10.
 """
@@ -30,11 +30,11 @@ import matplotlib.pyplot as plt
 RESULTS = Path(__file__).with_name("cooperation")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "poca"
 TRAINERS = ("POCA", "PPO", "mlagents-learn")
-LAST = 5  # summaries that the table takes the mean of
+LAST = 5  # summaries per mean in the table
 
 
 class Budget(NamedTuple):
-    """What a run may use; `summary_freq` is about an episode of all agents."""
+    """The limits of a run; `summary_freq` is about one episode of all agents."""
 
     agents: int
     areas: int
@@ -50,7 +50,7 @@ SCENES = {
 
 
 def learn(scene: str, trainer: str, seed: int, peer_learn: str | None) -> list[tuple[int, float, float]]:
-    """Train, and return the learning curve: agent-steps, the groups' mean reward, seconds."""
+    """Train, and return the learning curve: timesteps, the groups' mean reward, seconds."""
     budget = SCENES[scene]
     settings = yaml.safe_load((CONFIGS / f"{scene}.yaml").read_text(encoding="utf-8"))
     for behavior in settings["behaviors"].values():
@@ -75,7 +75,7 @@ def write_tables() -> None:
         "# How groups learn",
         "",
         "The reward is the mean of what groups got in an episode, over the episodes that ended since the summary",
-        f"before; all but the first are means over {LAST} summaries. A run ends with the agent-steps or minutes of its",
+        f"before; all but the first are means over {LAST} summaries. A run ends with the timesteps or minutes of its",
         "scene, whichever come first, or sooner, by hand. All runs used one machine of 2 cores, two or three at once.",
     ]
     for scene, budget in SCENES.items():
@@ -83,11 +83,11 @@ def write_tables() -> None:
         if not path.exists():
             continue
         runs = {name: np.array(run) for name, run in json.loads(path.read_text(encoding="utf-8")).items()}
-        budgeted = f"{budget.agents} agents, {budget.steps:,} agent-steps or {budget.minutes:g} minutes"
+        budgeted = f"{budget.agents} agents, {budget.steps:,} timesteps or {budget.minutes:g} minutes"
         lines += ["", f"## {scene}", "", f"{budgeted}: `python tests/benchmarks/cooperation.py {scene} TRAINER`", ""]
         common = min(curve[-1, 0] for name, curve in runs.items() if not name.startswith("mlagents-learn"))
         lines += [
-            f"| trainer, seed | agent-steps | minutes | reward at first | at {common:,.0f} agent-steps | at last |",
+            f"| trainer, seed | timesteps | minutes | reward at first | at {common:,.0f} timesteps | at last |",
             "|---|---|---|---|---|---|",
         ]
         for name, curve in runs.items():
@@ -100,13 +100,13 @@ def write_tables() -> None:
 
 
 def mean_at(curve: Any, steps: float) -> float:
-    """The reward of the last summaries of a learning curve up to `steps`."""
+    """Return the mean reward of the last summaries of a learning curve up to `steps`."""
     mean: float = curve[curve[:, 0] <= steps][-LAST:, 1].mean()
     return mean
 
 
 def draw(scene: str, runs: dict[str, Any]) -> None:
-    """Write the learning curves against agent-steps and against time as one image."""
+    """Write the learning curves against timesteps and against time as one image."""
     figure, both = plt.subplots(1, 2, figsize=(10.5, 3.5), sharey=True, layout="constrained")
     for name, curve in runs.items():
         trainer, seed = name.split(", ")
@@ -117,7 +117,7 @@ def draw(scene: str, runs: dict[str, Any]) -> None:
         }
         both[0].plot(curve[:, 0] / 1e6, curve[:, 1], label=name, **style)
         both[1].plot(curve[:, 2] / 60, curve[:, 1], **style)
-    both[0].set(xlabel="million agent-steps", ylabel="mean reward of a group", title=scene)
+    both[0].set(xlabel="million timesteps", ylabel="mean reward of a group", title=scene)
     both[1].set(xlabel="minutes")
     figure.legend(loc="outside right upper")
     for axes in both:
@@ -127,7 +127,7 @@ def draw(scene: str, runs: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run what the command line names."""
+    """Run the benchmark of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scene", nargs="?", choices=SCENES)
     parser.add_argument("trainer", nargs="?", choices=TRAINERS)
@@ -137,9 +137,9 @@ def main() -> None:
     arguments = parser.parse_args()
     scene, trainer, peer = arguments.scene, arguments.trainer, arguments.peer_learn
     if (trainer is None) == (not arguments.tables):
-        parser.error("name a scene and a trainer, or say --tables")
+        parser.error("name a scene and a trainer, or pass --tables")
     if trainer == "mlagents-learn" and not peer:
-        parser.error("say with --peer-learn where mlagents-learn is")
+        parser.error("pass the path of mlagents-learn as --peer-learn")
     RESULTS.mkdir(exist_ok=True)
     if trainer:
         curve = learn(scene, trainer, arguments.seed, peer)

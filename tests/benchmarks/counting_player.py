@@ -1,4 +1,4 @@
-"""The embedded player, keeping in a file how many decisions its agents have asked for.
+"""The embedded player, with the number of requested decisions in a file.
 
 python tests/benchmarks/counting_player.py FOLDER SCENE [arguments of the player]
 
@@ -18,7 +18,7 @@ from unity_gym.scenes.agents import Agents
 
 
 class CountedRequests:
-    """`Agents.send_requests`, and how many requests it sends."""
+    """Replace `Agents.send_requests`, and count its requests."""
 
     def __init__(self, folder: str) -> None:
         self._count = np.memmap(Path(folder, f"{os.getpid()}.decisions"), np.int64, "w+", shape=(1,))

@@ -1,11 +1,11 @@
-"""How well critics predict what a group will earn: POCA's, which sees all members, beside PPO's, which sees one.
+"""Predictions of critics for rewards of groups: POCA's critic, which sees all members, and PPO's, which sees one.
 
-python tests/benchmarks/critics.py --model FOLDER/PushBlockCollab.onnx          # 6 minutes a seed
+python tests/benchmarks/critics.py --model FOLDER/PushBlockCollab.onnx          # 6 minutes per seed
 python tests/benchmarks/critics.py --model FOLDER/PushBlockCollab.onnx --earlier 2 --algorithms POCA
 
-On CooperativePushBlock agents do what Unity's trained policy says, or with equal chance anything, so that groups earn
-something now and then. Buffer by buffer a critic first predicts the discounted rewards of every decision until its
-trajectory is cut, and then learns them, as in training: 3 passes in minibatches of 1024. What is told of the later half
+On CooperativePushBlock each action is that of Unity's trained policy or random, with equal probability, so that groups
+get rewards sometimes. Buffer by buffer a critic first predicts the discounted rewards of every decision until its
+trajectory is cut, and then learns them, as in training: 3 epochs in minibatches of 1024. The result for the later half
 of the buffers is the explained variance of these predictions, 1 - Var(rewards - prediction) / Var(rewards).
 
 With `--earlier N` a critic learns in two more ways: from the newest buffer and the N before it, and, with as many
@@ -37,7 +37,7 @@ NUMBERS: dict[str, Any] = {
 
 
 class HalfTrained(UnityPOCAPolicy):
-    """A policy that has not learned yet, and in half of the decisions does what `teacher` says."""
+    """An untrained policy that takes the actions of `teacher` in half of the decisions."""
 
     teacher: OnnxPolicy
 
@@ -58,7 +58,7 @@ class HalfTrained(UnityPOCAPolicy):
 
 
 class Collector(POCA):
-    """It keeps what it would learn from."""
+    """Store the experience instead of learning from it."""
 
     rollouts: list[Rollout]
 
@@ -67,7 +67,7 @@ class Collector(POCA):
 
 
 def collect(env: UnityVecEnv, model: str, buffers: int) -> list[Rollout]:
-    """The experience of the half-trained policy."""
+    """Return the experience of the mixed policy."""
     collector = Collector(HalfTrained, env, **NUMBERS, seed=0)
     collector.policy.teacher = OnnxPolicy(model, env, seed=0)
     collector.rollouts = []
@@ -77,7 +77,7 @@ def collect(env: UnityVecEnv, model: str, buffers: int) -> list[Rollout]:
 
 
 def earned(rollout: Rollout) -> torch.Tensor:
-    """The discounted rewards from each decision to the end of its trajectory."""
+    """Return the discounted rewards from each decision to the end of its trajectory."""
     rewards = (rollout.rewards + rollout.group_rewards).double().numpy()
     return torch.from_numpy(
         advantages(rewards, np.zeros_like(rewards), np.zeros(len(rollout.lengths)), rollout.lengths, GAMMA, 1.0)
@@ -118,7 +118,7 @@ def explained(model: PPO, rollouts: list[Rollout], earlier: int = 0, passes: int
 
 
 def main() -> None:
-    """Run what the command line says, and print a line a critic and seed."""
+    """Run the benchmark of the command line; print one line per critic and seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="Unity's PushBlockCollab.onnx")
     parser.add_argument("--buffers", type=int, default=24)

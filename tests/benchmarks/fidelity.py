@@ -1,4 +1,4 @@
-"""What a network that Unity trained achieves in the embedded scene: returns of the first episodes of each agent.
+"""Returns of a network that Unity trained in the embedded scene, over the first episodes of each agent.
 
     python tests/benchmarks/fidelity.py 3DBall MODELS/3DBall.onnx --episodes 10
     python tests/benchmarks/fidelity.py CooperativePushBlock MODELS/PushBlockCollab.onnx --areas 8 --episodes 5
@@ -23,7 +23,7 @@ from unity_gym.specs import ActionTuple, Array, DecisionSteps, TerminalSteps
 
 
 class Returns:
-    """Returns of episodes per agent, or per group where there are groups."""
+    """The returns of episodes per agent, or per group in scenes with groups."""
 
     def __init__(self) -> None:
         self.ended: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -33,14 +33,14 @@ class Returns:
         """Add the rewards of steps; terminal steps end episodes."""
         has_groups = bool(len(steps)) and bool(steps.group_id.any())
         ids = steps.group_id if has_groups else steps.agent_id
-        units, first = np.unique(ids, return_index=True)  # all members of a group get the same
+        units, first = np.unique(ids, return_index=True)  # all members of a group get the same reward
         rewards = (steps.group_reward if has_groups else steps.reward)[first]
         for unit, reward in zip(units.tolist(), rewards.tolist(), strict=True):
             self._running[behavior, unit] += reward
             if isinstance(steps, TerminalSteps):
                 self.ended[behavior, unit].append(self._running.pop((behavior, unit)))
             else:
-                self.ended[behavior, unit]  # a unit without an end is waited for, too
+                self.ended[behavior, unit]  # also waits for units without a finished episode
 
     def first(self, episodes: int) -> Array | None:
         """Return the first returns of each unit, (units, episodes), None as long as some are missing."""
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def act(policy: OnnxPolicy, decisions: DecisionSteps, deterministic: bool) -> ActionTuple:
-    """The actions of a policy without memory for all agents that request a decision."""
+    """Return the actions of a policy without memory for all agents that request a decision."""
     masks = np.ones((len(decisions), sum(policy.spec.action_spec.discrete_branches)), bool)
     if decisions.action_mask:
         masks = ~np.concatenate(decisions.action_mask, axis=1)

@@ -1,4 +1,4 @@
-"""`sb3_ext.PPO` with Stable-Baselines3's meanings beside SB3's own PPO, on plain Gymnasium environments.
+"""`sb3_ext.PPO` with Stable-Baselines3's semantics, and SB3's own PPO, on plain Gymnasium environments.
 
 python tests/benchmarks/plain_gymnasium.py                 # all, seeds 0 1 2
 python tests/benchmarks/plain_gymnasium.py --environments CartPole-v1 --seeds 0 --steps 50000
@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--environments", nargs="+", default=list(RUNS), choices=list(RUNS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, help="in place of those of RL Baselines3 Zoo")
+    parser.add_argument("--steps", type=int, help="instead of those of RL Baselines3 Zoo")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print("| environment | steps | seed | SB3's PPO | sb3_ext.PPO | seconds |\n|---|---|---|---|---|---|")

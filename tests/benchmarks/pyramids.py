@@ -5,7 +5,7 @@ python tests/benchmarks/pyramids.py imitation --seed 0 --demonstrations FOLDER  
 python tests/benchmarks/pyramids.py --tables                                      # only write table and image again
 
 A run is `unity-learn` with the settings of `configs`, which are Unity's, on two embedded players of 16 agents each. It
-ends when the mean reward of the last 150,000 agent-steps is what Unity documents, with the agent-steps of `--steps` or
+ends when the mean reward of the last 150,000 timesteps is what Unity documents, with the timesteps of `--steps` or
 after `--minutes`, whichever comes first. Time counts from the start of the command. Figures go to
 `pyramids/curves.json`; from them come the table in `pyramids/README.md` and the image `pyramids/curves.png`.
 """
@@ -37,11 +37,11 @@ RUNS = {
     "RND": ("ppo/PyramidsRND.yaml", ""),
     "imitation": ("imitation/Pyramids.yaml", "cloning, GAIL and curiosity"),
 }
-WINDOW = 150_000  # agent-steps that a mean is taken over
+WINDOW = 150_000  # timesteps that a mean is taken over
 GOALS = (1.0, 1.75)  # Unity documents the second
 
 Curve = list[tuple[int, float, float]]
-"""Of each summary: agent-steps, mean reward, seconds."""
+"""Return timesteps, mean reward and seconds of each summary."""
 
 
 def learn(run: str, seed: int, demonstrations: Path, steps: int, minutes: float) -> Curve:
@@ -69,7 +69,7 @@ def learn(run: str, seed: int, demonstrations: Path, steps: int, minutes: float)
 
 
 def smooth(curve: Curve) -> Any:
-    """The mean reward of the last `WINDOW` agent-steps up to each summary, (summaries,); nan before that."""
+    """The mean reward of the last `WINDOW` timesteps up to each summary, (summaries,); nan before that."""
     steps, rewards, _ = np.array(curve).T
     inside = (steps <= steps[:, np.newaxis]) & (steps > steps[:, np.newaxis] - WINDOW)
     return np.where(steps >= WINDOW, inside @ rewards / inside.sum(1), np.nan)
@@ -88,11 +88,11 @@ def write_tables() -> None:
         "# Pyramids, whose reward is sparse",
         "",
         "An episode of 1000 decisions that never finds the gold pays −1, Unity documents 1.75. Rewards are means over",
-        f"the summaries of the last {WINDOW:,} agent-steps; the last two columns look at each summary for itself.",
-        "A run ends at 1.75, or with the agent-steps or the minutes that it was given. All runs used one machine with",
+        f"the summaries of the last {WINDOW:,} timesteps; the last two columns look at each summary for itself.",
+        "A run ends at 1.75, or with the timesteps or the minutes that it was given. All runs used one machine with",
         "2 cores, two or three at a time.",
         "",
-        "| settings | seed | agent-steps | minutes | best reward | at last | 1.0 after | 1.75 after "
+        "| settings | seed | timesteps | minutes | best reward | at last | 1.0 after | 1.75 after "
         "| a summary of 1.0 after | of 1.75 after |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -113,14 +113,14 @@ def write_tables() -> None:
 
 
 def draw(runs: dict[str, dict[int, Curve]]) -> None:
-    """Write the learning curves against agent-steps and against time as one image."""
+    """Write the learning curves against timesteps and against time as one image."""
     figure, both = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for color, (name, seeds) in enumerate(runs.items()):
         for style, (seed, curve) in zip(("-", "--", ":", "-."), seeds.items(), strict=False):
             steps, rewards, seconds = np.array(curve).T
             for axes, along in zip(both, (steps / 1e6, seconds / 60), strict=True):
                 axes.plot(along, rewards, style, color=f"C{color}", label=f"{name}, seed {seed}")
-    both[0].set(xlabel="million agent-steps", ylabel="mean reward", title="Pyramids")
+    both[0].set(xlabel="million timesteps", ylabel="mean reward", title="Pyramids")
     both[1].set(xlabel="minutes")
     figure.legend(*both[0].get_legend_handles_labels(), loc="outside right center", fontsize="small")
     for axes in both:
@@ -140,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", choices=RUNS)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1_500_000, help="agent-steps at most (1,500,000)")
+    parser.add_argument("--steps", type=int, default=1_500_000, help="timesteps at most (1,500,000)")
     parser.add_argument("--minutes", type=float, default=30, help="at most (30)")
     parser.add_argument(
         "--demonstrations", type=Path, default=DEMONSTRATIONS, help="a folder of Unity's demonstrations"

@@ -1,10 +1,10 @@
-"""The time of an update in one process, and shared by two or more, on the processor with one thread each.
+"""The time of an update in one process, and shared by two or more, on the CPU with one thread each.
 
 python tests/benchmarks/replicas.py
 python tests/benchmarks/replicas.py --configs ppo/Pyramids --devices cuda:0 cuda:1
 
-The agents of the scene act once; then one process and several take turns to learn from the same experience. The table
-shows the medians of the turns. It needs as many idle cores, or devices, as there are processes.
+The agents of the scene act once; then one process and several alternate in learning from the same experience. The table
+shows the medians. It needs as many idle cores, or devices, as there are processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES = ["ppo/3DBall", "ppo/PushBlock", "ppo/Pyramids", "poca/CooperativePushBlo
 
 
 def measure(name: str, devices: list[str], rounds: int) -> str:
-    """The line of a configuration."""
+    """Return the table row of a configuration."""
     torch.set_num_threads(1)
     models = [model_of(name) for _ in range(2)]
     torch.set_num_threads(1)

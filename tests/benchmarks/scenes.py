@@ -1,11 +1,11 @@
-"""Timesteps per second of the embedded scenes, stepped inside their process without the wire.
+"""Timesteps per second of the embedded scenes, stepped inside their process without messages.
 
     python tests/benchmarks/scenes.py [SCENE ...] [--seconds 3] [--areas N] [--against CHECKOUT] [--rounds 5]
 
 A timestep is one decision of one agent. Agents act at random; everything that the player does per tick is included
-except the exchange with a client and the decoding of its actions. Each measurement runs in a process of its own, on one
-thread, and counts its processor time, so that other work on the machine matters little. With `--against`, this checkout
-and another one are measured by turns, and the ratio of the medians is printed.
+except the messages to a client and the decoding of its actions. Each measurement runs in its own process, on one thread,
+and counts its processor time, so that other work on the machine has little effect. With `--against`, this checkout and
+another one alternate, and the ratio of the medians is printed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from unity_gym.specs import Array
 
 _HERE = Path(__file__).resolve().parents[2]
 _WARM_UP = 100  # ticks
-_REPEATS = 3  # decisions for which agents keep their actions
+_REPEATS = 3  # decisions per random action
 
 
 class RandomClient(Communicator):
-    """Answers the agents at random, without encoding, sending or decoding a message."""
+    """A client that acts at random, without encoding, sending or decoding a message."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(port=1)  # never dialed
+        super().__init__(port=1)  # never used
         self._rng = np.random.default_rng(seed)
         self._tables: dict[int, tuple[Array, Array]] = {}
         self.timesteps = 0
@@ -65,7 +65,7 @@ class RandomClient(Communicator):
 
 
 def measure(name: str, areas: int, seconds: float) -> float:
-    """Timesteps per second of a scene."""
+    """Return the timesteps per second of a scene."""
     scene_type = scene_class(name)
     client = RandomClient(seed=1)
     academy = Academy(client, seed=1)
@@ -80,7 +80,7 @@ def measure(name: str, areas: int, seconds: float) -> float:
 
 
 def measure_in(checkout: Path, name: str, areas: int, seconds: float) -> float:
-    """The same in a process that imports the packages of a checkout."""
+    """Measure in a process that imports the packages of a checkout."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     command = [sys.executable, __file__, name, "--areas", str(areas), "--seconds", str(seconds), "--once"]
     environment = os.environ | threads | {"PYTHONPATH": str(checkout)}

@@ -1,12 +1,12 @@
-"""How strong a team becomes by playing against its own past, on the embedded SoccerTwos.
+"""Strength of a team after self-play, on the embedded SoccerTwos.
 
 python tests/benchmarks/self_play.py --minutes 45
 python tests/benchmarks/self_play.py --minutes 45 --config tests/benchmarks/self_play/SoccerTwos-short.yaml
 python tests/benchmarks/self_play.py --tables                      # only write the table and the image again
 
-`unity-learn` trains with `configs/poca/SoccerTwos.yaml`, or the file given, for so many minutes. One player lays out
-many pitches, which costs less a step. Then the newest policy plays against others, half of the games on each side: its
-first snapshot, the oldest one that the run still has at its end, and random choices. Figures go to
+`unity-learn` trains with `configs/poca/SoccerTwos.yaml`, or the given file, for `--minutes`. One player has many
+pitches, which costs less per step. Then the newest policy plays against others, half of the matches on each side: its
+first snapshot, the oldest one that the run still has at its end, and random actions. Figures go to
 `self_play/<run>.json`; from them come the table in `self_play/README.md` and an image of the rating.
 """
 
@@ -41,13 +41,13 @@ RESULTS = Path(__file__).with_name("self_play")
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "poca" / "SoccerTwos.yaml"
 BEHAVIOR, BRANCHES, CHOICES = "SoccerTwos", 3, 3
 GAMES = 100  # on each side
-PITCHES = 25  # of these games, at a time
+PITCHES = 25  # matches at the same time
 
 
 class Random:
-    """A player that chooses by chance.
+    """A policy with random actions.
 
-    :param seed: of its choices
+    :param seed: Seed of the actions.
     """
 
     memory_size = 0
@@ -58,14 +58,14 @@ class Random:
     def select_actions(
         self, columns: list[Array], masks: Array, memory: Array, deterministic: bool = False
     ) -> tuple[ActionTuple, Array]:
-        """See `sb3_ext.policies.AgentPolicy.select_actions`; nothing of it matters."""
+        """See `sb3_ext.policies.AgentPolicy.select_actions`."""
         del masks, deterministic
         choices = self._rng.integers(CHOICES, size=(len(columns[0]), BRANCHES))
         return ActionTuple(discrete=choices.astype(np.int32)), memory
 
 
 class Score(NamedTuple):
-    """Games of one player against another; a drawn one ended without a goal."""
+    """Matches of one policy against another; a drawn one ended without a goal."""
 
     won: int
     lost: int
@@ -73,9 +73,9 @@ class Score(NamedTuple):
 
 
 def play(blue: ActingPolicy, purple: ActingPolicy, seed: int) -> Score:
-    """`GAMES` games of two players without memory, from the first one's view.
+    """Play `GAMES` matches of two policies without memory; return the results of the first.
 
-    Each pitch plays as many, so that short games do not count more than long ones.
+    Each pitch plays the same number, so that short matches do not count more than long ones.
     """
     options = PlayerOptions(file_name=f"embedded:{BEHAVIOR}", num_areas=PITCHES, seed=seed)
     left = np.full(PITCHES, GAMES // PITCHES)
@@ -96,7 +96,9 @@ def play(blue: ActingPolicy, purple: ActingPolicy, seed: int) -> Score:
                 actions[f"{BEHAVIOR}?team={team}"] = mine
             pool.step_once(actions)
             first = tables[0]
-            ended = (first.terminated | first.truncated)[::2] & (left > 0)  # two players a pitch, side by side
+            ended = (first.terminated | first.truncated)[::2] & (
+                left > 0
+            )  # two agents per pitch and team, in adjacent rows
             reward = first.group_reward[::2][ended]
             won, lost = won + int((reward > 0).sum()), lost + int((reward < 0).sum())
             drawn += int((reward == 0).sum())
@@ -107,13 +109,13 @@ def play(blue: ActingPolicy, purple: ActingPolicy, seed: int) -> Score:
 
 
 def meet(newest: ActingPolicy, other: ActingPolicy) -> Score:
-    """Games on both sides."""
+    """Play matches on both sides."""
     there, back = play(newest, other, seed=1000), play(other, newest, seed=2000)
     return Score(there.won + back.lost, there.lost + back.won, there.drawn + back.drawn)
 
 
 def learn(config: Path, minutes: float, areas: int, seed: int) -> dict[str, Any]:
-    """Train and judge.
+    """Train and evaluate.
 
     :return: `steps` of the learning team; `seconds`; `elo`: steps, rating at each summary; `games`: by opponent, won,
         lost and drawn; `steps_of`: when each opponent was the newest policy
@@ -143,7 +145,7 @@ def learn(config: Path, minutes: float, areas: int, seed: int) -> dict[str, Any]
         model.self_play.setup(model)
         oldest = model.self_play.snapshots[0]
         opponents[name] = oldest.step or 0, oldest.player()
-    opponents["random choices"] = 0, Random(seed)
+    opponents["random actions"] = 0, Random(seed)
     games = {}
     for name, (_, other) in opponents.items():
         games[name] = meet(last.policy.actor(), other)
@@ -166,8 +168,8 @@ def write_tables() -> None:
     lines = [
         "# Self-play on SoccerTwos",
         "",
-        f"The newest policy in {2 * GAMES} games, half of them on each side, with sampled actions. Games without goals",
-        "are drawn; the share is that of the decided ones. Steps are those of the team that learns.",
+        f"The newest policy in {2 * GAMES} matches, half of them on each side, with sampled actions. Those without",
+        "goals are draws. Steps are those of the team that learns.",
     ]
     for path in sorted(RESULTS.glob("*.json")):
         figures = json.loads(path.read_text(encoding="utf-8"))
@@ -180,12 +182,12 @@ def write_tables() -> None:
             f"`python tests/benchmarks/self_play.py {command} --seed {figures['seed']}`: {figures['steps']:,} steps in "
             f"{figures['seconds'] / 60:.0f} minutes; rating {rating} after {start:,} steps, {final} after {end:,}.",
             "",
-            "| against | of step | won | lost | drawn | share of decided games |",
+            "| against | of step | won | lost | drawn | won of the matches with a winner |",
             "|---|---|---|---|---|---|",
         ]
         for name, score in figures["games"].items():
             won, lost, drawn = score
-            step = "" if name == "random choices" else f"{figures['steps_of'][name]:,}"
+            step = "" if name == "random actions" else f"{figures['steps_of'][name]:,}"
             share = f"{won / (won + lost):.0%}" if won + lost else "none was decided"
             lines.append(f"| {name} | {step} | {won} | {lost} | {drawn} | {share} |")
         lines += ["", f"![Rating]({path.stem}.png)"]
@@ -199,7 +201,7 @@ def write_tables() -> None:
 
 
 def main() -> None:
-    """Run what the command line names."""
+    """Run the benchmark of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--minutes", type=float)

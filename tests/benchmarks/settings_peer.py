@@ -1,9 +1,9 @@
-"""Compare how we and Unity's trainer (mlagents 1.1.0) read the same configuration files.
+"""Compare how `unity-learn` and Unity's trainer (mlagents 1.1.0) read the same configuration files.
 
     python tests/benchmarks/settings_peer.py --peer PYTHON FILES...
 
 PYTHON is an interpreter of an environment in which `mlagents` is installed. Files of older formats go through Unity's
-own upgrade script first, in the peer only. A row per file says whether each side loads it, and what differs.
+own upgrade script first, in the peer only. A row per file reports whether each side loads it, and the differences.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ for name in json.loads(sys.stdin.read()):
         results[name] = {"how": how, "error": f"{type(error).__name__}: {error}"[:300]}
 json.dump(results, sys.stdout, default=str)
 """
-_OURS = ("opponents", "num_workers", "stats_writers")  # keys that only we have
+_OURS = ("opponents", "num_workers", "stats_writers")  # keys that only `unity-learn` has
 _UNITYS = ("load_model", "train_model", "encoding_size")  # encoding_size: read as network_settings.hidden_units
 
 

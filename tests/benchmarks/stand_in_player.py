@@ -1,4 +1,4 @@
-"""A player that costs next to nothing: it dials a client and always sends the same bytes.
+"""A player with minimal cost: it connects to a client and always sends the same bytes.
 
     python stand_in_player.py PORT WORKLOAD
 
@@ -25,7 +25,7 @@ AGENTS_PER_GROUP = 4
 
 
 class Workload(NamedTuple):
-    """What one behavior sends in every message: `agents` agents, all of them asking for a decision."""
+    """The content of every message of one behavior: `agents` agents, all of which request a decision."""
 
     agents: int
     vectors: tuple[int, ...] = ()  # floats of each vector sensor
@@ -100,13 +100,13 @@ def status(message: bytes) -> int:
     return 0
 
 
-# --- what the player sends
+# --- messages of the player
 
 HEADER = delimited(1, number(1, 200))
 
 
 def png(size: int, seed: int) -> bytes:
-    """An RGB image with smooth parts, edges and grain, each of its rows under another of the five PNG filters."""
+    """Return an RGB image with smooth parts, edges and noise; its rows alternate between the five PNG filters."""
     rows = [
         bytes(
             channel
@@ -155,7 +155,7 @@ def agent_info(workload: Workload, agent: int) -> bytes:
 
 
 def messages(workload: Workload) -> Iterator[bytes]:
-    """The hand-shake, the empty message, the state with the behavior's announcement, then the state for ever."""
+    """Yield the handshake, an empty message, the state with the behavior's announcement, then the state forever."""
     capabilities = b"".join(number(flag, 1) for flag in range(1, 8))
     handshake = delimited(1, "StandIn") + delimited(2, "1.5.0") + delimited(7, "3.0.0") + delimited(8, capabilities)
     yield HEADER + delimited(2, delimited(2, handshake))
@@ -169,7 +169,7 @@ def messages(workload: Workload) -> Iterator[bytes]:
 
 
 def play(port: int, workload: Workload) -> None:
-    """Dials `localhost:port` for up to a minute, then exchanges messages until the client ends or breaks off."""
+    """Connect to `localhost:port` within a minute, then exchange messages until the client ends."""
     dialling = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
     with grpc.insecure_channel(f"localhost:{port}", options=[*UNLIMITED, *dialling]) as channel:
         exchange = channel.unary_unary(METHOD)

@@ -1,14 +1,14 @@
-"""Timesteps per second of `unity-learn`, in each of its modes, beside Unity's `mlagents-learn`, on the same players.
+"""Timesteps per second of `unity-learn`, in each of its modes, and of Unity's `mlagents-learn`, with the same players.
 
     python tests/benchmarks/throughput.py --peer-learn PEER/bin/mlagents-learn [--rounds 3] [--num-envs 1]
 
 Both read the same hyperparameters and launch the same embedded player by themselves. The players count the decisions
-that their agents ask for; counting starts when two whole buffers (of SAC: 2 s of updates) are behind a trainer, so that
-imports, launches and first calls are left out. The trainers take turns in each round. The modes of ours:
+that their agents request; counting starts after two whole buffers (of SAC: 2 s of updates), so that
+imports, launches and first calls are excluded. The trainers alternate in each round. The modes of `unity-learn`:
 
-- synchronous: the process that learns steps the players, and agents act with the newest weights
-- threaded: `threaded: true`, the players go on during an update
-- worker: `threaded: true` and `--num-workers` equal to `--num-envs`, each player in a sampler process of its own
+- synchronous: the learner's process steps the players, and agents act with the newest weights
+- threaded: `threaded: true`, the players continue during an update
+- worker: `threaded: true` and `--num-workers` equal to `--num-envs`, each player in its own sampler process
 
 `mlagents-learn` runs with `threaded: false`, its default.
 
@@ -44,7 +44,7 @@ PATIENCE = 240  # seconds until the first updates are over
 
 
 def settings_of(algorithm: str, scene: str, threaded: bool, folder: Path) -> tuple[Path, int]:
-    """Write the settings that both trainers know; return the file and the decisions to let pass before counting."""
+    """Write settings that both trainers support; return the file and the decisions to skip before counting."""
     settings = yaml.safe_load((CONFIGS / algorithm / f"{scene}.yaml").read_text(encoding="utf-8"))
     (behavior,) = settings["behaviors"].values()
     behavior |= {"threaded": threaded, "max_steps": 100_000_000, "summary_freq": 10_000_000}
@@ -87,7 +87,7 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
 
 
 def main() -> None:
-    """Measure what the command line names and print a table."""
+    """Run the measurement of the command line and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-learn", default="", help="the command mlagents-learn; without it, ours alone")
     parser.add_argument("--rounds", type=int, default=3)

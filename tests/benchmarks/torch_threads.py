@@ -1,4 +1,4 @@
-"""The time of a minibatch's update and of a decision on one and on two threads of torch, for the scenes' networks.
+"""The time of a minibatch update and of a decision on one and two torch threads, for the scenes' networks.
 
 python tests/benchmarks/torch_threads.py
 python tests/benchmarks/torch_threads.py --configs ppo/3DBall ppo/PushBlock --threads 1 2 4 --rounds 100
@@ -36,7 +36,7 @@ NAMES = [
 
 
 def model_of(name: str) -> PPO | SAC:
-    """The model of a configuration on its scene, with enough experience for an update."""
+    """Return the model of a configuration on its scene, with enough experience for an update."""
     tree = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
     behavior, settings = next(iter(tree["behaviors"].items()))
     hyperparameters, network = settings["hyperparameters"], dict(settings["network_settings"])
@@ -86,7 +86,7 @@ def act(model: PPO | SAC) -> None:
 
 
 def decision_of(model: PPO | SAC) -> Callable[[], None]:
-    """The choice of the actions of all agents of the scene."""
+    """Select the actions of all agents of the scene."""
     assert model._agents is not None
     table, policy = model._agents.table, model.policy
     observations = [column.copy() for column in table.observations]
@@ -97,12 +97,12 @@ def decision_of(model: PPO | SAC) -> Callable[[], None]:
 
 
 def minima(task: Callable[[], None], threads: list[int], rounds: int) -> list[float]:
-    """The shortest time of a task for each number of threads, in milliseconds."""
+    """Return the shortest time of a task for each number of threads, in milliseconds."""
     best = [float("inf")] * len(threads)
     for round_ in range(rounds):
         for index, count in enumerate(threads):
             torch.set_num_threads(count)
-            task()  # the first one after a change wakes the threads
+            task()  # the first one after a change starts the threads
             started = time.perf_counter()
             task()
             if round_ > 2:

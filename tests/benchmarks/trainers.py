@@ -1,11 +1,11 @@
-"""How soon `unity-learn` and Unity's `mlagents-learn` reach a reward on the embedded player, with equal settings.
+"""Time and timesteps of `unity-learn` and Unity's `mlagents-learn` until a reward, with equal settings.
 
 python tests/benchmarks/trainers.py --peer-learn PEER/bin/mlagents-learn --seeds 0 1 2
 python tests/benchmarks/trainers.py --peer-learn PEER/bin/mlagents-learn --algorithm sac --scenes 3DBall
 
 Both read the same hyperparameters (those of `configs/ppo` or `configs/sac`), launch the same player by themselves and
 are stopped at the first summary whose mean reward reaches the threshold. They run in turn, seed by seed. Time counts
-from the start of the command, imports and the player's launch included. Agent-steps are counted by the player, as
+from the start of the command, imports and the player's launch included. Timesteps are counted by the player, as
 mlagents-learn does not count those of trajectories that have not ended. `PEER` needs Unity's package `mlagents` 1.1.0
 on Python 3.10.
 """
@@ -54,14 +54,14 @@ class Told(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Agent-steps and seconds to the threshold; infinite where it was not reached."""
+    """Timesteps and seconds to the threshold; infinite where it was not reached."""
 
     steps: float
     seconds: float
 
 
 def settings_of(scene: str, algorithm: str, folder: Path) -> Path:
-    """The scene's settings without what only one of the two trainers knows."""
+    """Return the scene's settings without keys that only one of the two trainers supports."""
     settings = yaml.safe_load((CONFIGS / algorithm / f"{scene}.yaml").read_text(encoding="utf-8"))
     behaviors = settings["behaviors"]
     for behavior in behaviors.values():
@@ -72,7 +72,7 @@ def settings_of(scene: str, algorithm: str, folder: Path) -> Path:
 
 
 def player_of(scene: str, folder: Path) -> Path:
-    """The embedded player as a file that both can launch as if it were a build; it counts in the folder."""
+    """Return the embedded player as an executable that both can launch like a build; it counts in the folder."""
     path = folder / f"{scene}.x86_64"
     command = shlex.join([sys.executable, str(PLAYER), str(folder), scene])
     path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
@@ -81,7 +81,7 @@ def player_of(scene: str, folder: Path) -> Path:
 
 
 def decisions(folder: Path) -> int:
-    """How many decisions the agents of all players of a folder have asked for."""
+    """Return the number of decisions that the agents of all players of a folder have requested."""
     return sum(int(np.fromfile(path, np.int64)[0]) for path in folder.glob("*.decisions"))
 
 
@@ -114,7 +114,7 @@ def summaries(command: list[str], limit: float, folder: Path | None = None) -> I
 
 
 def run(command: list[str], threshold: float, folder: Path) -> Reached:
-    """Run a trainer until it says that the threshold is reached; the players count the agent-steps in the folder."""
+    """Run a trainer until its summary reaches the threshold; the players count the timesteps in the folder."""
     with closing(summaries(command, TOO_LONG)) as told:
         for one in told:
             if one.reward >= threshold:
@@ -123,7 +123,7 @@ def run(command: list[str], threshold: float, folder: Path) -> Reached:
 
 
 def main() -> None:
-    """Run what the command line names and print the figures as a table."""
+    """Run the benchmark of the command line and print the figures as a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-learn", required=True, help="the command mlagents-learn")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--algorithm", choices=("ppo", "sac"), default="ppo")
     arguments = parser.parse_args()
     commands = {"ours": [sys.executable, "-m", "sb3_ext.learn"], "peer": [arguments.peer_learn]}
-    print("| scene | seed | ours: agent-steps, s | mlagents-learn: agent-steps, s |\n|---|---|---|---|")
+    print("| scene | seed | ours: timesteps, s | mlagents-learn: timesteps, s |\n|---|---|---|---|")
     for scene in arguments.scenes:
         results: dict[str, list[Reached]] = {name: [] for name in commands}
         for seed in arguments.seeds:

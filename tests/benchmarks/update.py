@@ -1,4 +1,4 @@
-"""The time of an update beside that of a bare torch loop over the same networks, for PPO, POCA and SAC.
+"""The time of an update and of a bare torch loop over the same networks, for PPO, POCA and SAC.
 
 python tests/benchmarks/update.py
 python tests/benchmarks/update.py --configs ppo/3DBall sac/3DBall --rounds 40 --threads 1 2
@@ -10,11 +10,11 @@ the median of the ratios of neighbors; the times are minima per minibatch. On on
 are times of the processor.
 
 The bare loop has copies of the same networks, a fused Adam, and the losses written out for one minibatch after another:
-no options, reward signals, statistics, masks of padding or records. Its inputs are normalized in advance. It lies below
-what a trainer can reach by what these cost. Of POCA's critic, it has the same search for the members of each group.
+no options, reward signals, statistics, masks of padding or records. Its inputs are normalized in advance. It is a lower
+bound for a trainer. For POCA's critic, it has the same search for the members of each group.
 
-Of Unity's trainer, the update is what its own timers say of `process_trajectory`, where it estimates values and
-advantages, and of `_update_policy`, after one update in a run that plays the scene with 32 areas. `PEER` needs
+The update of Unity's trainer is the time that its own timers report for `process_trajectory`, which estimates values
+and advantages, and for `_update_policy`, after one update in a run with 32 areas. `PEER` needs
 Unity's package `mlagents` 1.1.0 on Python 3.10.
 """
 
@@ -59,7 +59,7 @@ def on_policy_loops(model: PPO) -> tuple[int, Loop, Loop]:
     model._take_collected()
     rollout = model._take_rollout()
     model._estimate(rollout)
-    # The loss of a scene's reward; learned rewards have updates of their own, which are no part of the loop.
+    # The loss of a scene's reward; reward signals have separate updates, which the loop excludes.
     for signal in model._signals():
         signal.update = lambda _: {}  # type: ignore[method-assign, misc]
     model._estimate = lambda _: None  # type: ignore[method-assign]
@@ -92,10 +92,10 @@ class BarePPO:
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=1e-9, fused=True)
 
     def epoch(self) -> None:
-        """All minibatches once."""
+        """Update with all minibatches once."""
         rollout, policy, size = self.rollout, self.policy, self.spec.continuous_size
         decisions, _ = rollout.sequences(self.length)
-        order = decisions[rollout._random_order(decisions)]  # of POCA, groups stay together
+        order = decisions[rollout._random_order(decisions)]  # for POCA, groups stay together
         for part in order.split(self.batch_size // self.length):
             if len(part) < self.batch_size // self.length:
                 break
@@ -134,7 +134,7 @@ class BarePPO:
 
 
 def sac_loops(model: SAC) -> tuple[int, Loop, Loop]:
-    """Gradient steps of a call, `train`'s, and the bare loop."""
+    """The gradient steps of a call of `train`, and the bare loop."""
     count = 20
     while model.replay_buffer.seen < 20 * model.batch_size:
         act(model)
@@ -182,7 +182,7 @@ class BareSAC:
         assert self.spec.discrete_size <= 1
 
     def step(self) -> None:
-        """One gradient step."""
+        """Make one gradient step."""
         policy = self.policy
         index = torch.randint(len(self.actions), (self.batch_size,))
         seen, following = [c[index] for c in self.seen], [c[index] for c in self.following]
@@ -230,7 +230,7 @@ class BareSAC:
 
 
 def measure(name: str, threads: int, rounds: int) -> str:
-    """The line of a configuration."""
+    """Return the table row of a configuration."""
     torch.set_num_threads(threads)
     model = model_of(name)
     torch.set_num_threads(threads)
@@ -252,15 +252,15 @@ def measure(name: str, threads: int, rounds: int) -> str:
     return f"| {name} | {model.batch_size} | {threads} | {mine:.2f} | {other:.2f} | {mine / other:.2f} | {ratio:.2f} |"
 
 
-# Unity's timers tell the processor's time then.
+# Unity's timers then report processor time.
 _PEER = "import time; time.perf_counter = time.process_time; from mlagents.trainers.learn import main; main()"
 
 
 def peers_update(python: str, groups: int) -> float:
-    """The seconds of one update of Unity's POCA on CooperativePushBlock, with groups of 3."""
+    """Return the seconds of one update of Unity's POCA on CooperativePushBlock, with groups of 3."""
     settings = yaml.safe_load((CONFIGS / "CooperativePushBlock.yaml").read_text(encoding="utf-8"))
     (behavior,) = settings["behaviors"].values()
-    # All agents' trajectories arrive together. The update comes with as many of them as are more than the buffer, and
+    # The trajectories of all agents are added together. The update starts once they exceed the buffer size, and
     # the run ends with one more.
     decisions = 3 * groups * behavior["time_horizon"]
     needed = behavior["hyperparameters"]["buffer_size"] // decisions + 1
@@ -278,7 +278,7 @@ def peers_update(python: str, groups: int) -> float:
 
 
 def _timers(block: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All blocks of a tree of timers, by name."""
+    """Return all blocks of a tree of timers, by name."""
     for name, child in block.get("children", {}).items():
         yield name, child
         yield from _timers(child)
