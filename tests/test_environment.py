@@ -70,8 +70,8 @@ def assert_closed(env: UnityEnvironment, why: str) -> None:
     ("fault", "timeout", "error", "message"),
     [
         ("exit-at-start", 20, PlayerError, "exit code 3.*something is wrong with my start"),
-        ("never-dial", 3, PlayerTimeoutError, "sent nothing for 3 s.*rogue player: never-dial"),
-        ("version-2", 20, ProtocolError, r"version 2\.0\.0.*package 4\.0\.0.*uses 1\.5\.0.*rogue player: version-2"),
+        ("never-connect", 3, PlayerTimeoutError, "sent nothing for 3 s.*faulty player: never-connect"),
+        ("version-2", 20, ProtocolError, r"version 2\.0\.0.*package 4\.0\.0.*uses 1\.5\.0.*faulty player: version-2"),
     ],
 )
 def test_a_failed_launch_reports_the_cause(

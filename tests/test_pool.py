@@ -92,9 +92,11 @@ def test_statistics_are_in_the_infos_of_every_environment(tmp_path: Path) -> Non
     assert [info["stats"] for info in infos] == [{"arena/tick": 2, "arena/ticks": 1}] * 2
     vector_env.close()
     env = unity_gym.parallel_env(file_name=file_name)
-    _, told = env.reset()
-    *_, told = env.step({agent: env.action_space(agent).sample(told[agent]["action_mask"]) for agent in env.agents})
-    assert all(info["stats"]["arena/ticks"] == 1 for info in told.values())
+    _, parallel_infos = env.reset()
+    *_, parallel_infos = env.step(
+        {agent: env.action_space(agent).sample(parallel_infos[agent]["action_mask"]) for agent in env.agents}
+    )
+    assert all(info["stats"]["arena/ticks"] == 1 for info in parallel_infos.values())
     env.close()
 
 

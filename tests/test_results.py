@@ -100,7 +100,7 @@ def test_a_run_replaces_the_equal_one_and_keeps_the_others(tmp_path: Path) -> No
 
 
 def test_a_run_ends_when_every_behavior_has_the_documented_reward() -> None:
-    summary = learning.Told
+    summary = learning.Summary
     good = [summary(steps, 0.9, 1.0, "BigWallJump") for steps in range(results.STEADY)]
     bad = [summary(steps, 0.1, 1.0, "SmallWallJump") for steps in range(results.STEADY)]
     assert not learning.has_reached("ppo/WallJump", {"BigWallJump": good})
@@ -110,7 +110,7 @@ def test_a_run_ends_when_every_behavior_has_the_documented_reward() -> None:
 
 
 def test_a_trainer_that_ends_early_counts_as_unfinished() -> None:
-    curve = [learning.Told(steps, 0.1, 1.0, "Basic") for steps in (2_000, 498_500)]
+    curve = [learning.Summary(steps, 0.1, 1.0, "Basic") for steps in (2_000, 498_500)]
     assert learning.has_all_steps("ppo/Basic", {"Basic": curve})
     assert not learning.has_all_steps("ppo/Basic", {"Basic": curve[:1]})
     assert not learning.has_all_steps("ppo/Basic", {})

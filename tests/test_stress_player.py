@@ -73,18 +73,18 @@ def test_groups_change_receive_rewards_and_end_together(log: SceneLog) -> None:
     for records in members:
         for record in records:
             groups[record["agent"]].add(record["group"])
-    assert any(len(mine) > 1 for mine in groups.values())
+    assert any(len(group_members) > 1 for group_members in groups.values())
 
 
 def test_episodes_start_with_a_reward_and_some_end_without_a_decision(log: SceneLog) -> None:
-    started, paid_at_the_start, never_decided = set(), 0, 0
+    started, rewarded_at_start, never_decided = set(), 0, 0
     for step_number in sorted(log.records):
         for record in log.records[step_number]:
             episode = record["behavior"], record["agent"], record["episode"]
-            paid_at_the_start += episode not in started and record["event"] == "decision" and record["reward"] > 0
+            rewarded_at_start += episode not in started and record["event"] == "decision" and record["reward"] > 0
             never_decided += episode not in started and record["event"] == "end"
             started.add(episode)
-    assert paid_at_the_start > 5
+    assert rewarded_at_start > 5
     assert never_decided > 1
 
 

@@ -229,7 +229,7 @@ def compare(workload: str, pythons: dict[str, str], seconds: float, rounds: int)
     for other in ("bare", "peer"):
         if {"ours", other} <= results.keys():
             pairs = zip(results["ours"], results[other], strict=True)
-            low, middle, high = statistics.quantiles([ours["speed"] / theirs["speed"] for ours, theirs in pairs])
+            low, middle, high = statistics.quantiles([ours["speed"] / peer["speed"] for ours, peer in pairs])
             print(f"{workload:16} ours/{other} {middle:.2f} (quartiles {low:.2f}, {high:.2f})", flush=True)
     return {name: end["context"] for name, end in ends.items()}
 

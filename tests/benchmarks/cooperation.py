@@ -63,8 +63,8 @@ def learn(scene: str, trainer: str, seed: int, peer_learn: str | None) -> list[t
         flags = [f"--env={player_of(scene, Path(folder))}", f"--num-areas={budget.areas}", f"--seed={seed}"]
         flags += ["--run-id=run", f"--results-dir={folder}/results", "--no-graphics"]
         curve = []
-        for told in summaries([*command, str(path), *flags], 60 * budget.minutes):
-            curve.append((told.steps, told.reward, round(told.seconds, 1)))
+        for summary in summaries([*command, str(path), *flags], 60 * budget.minutes):
+            curve.append((summary.steps, summary.reward, round(summary.seconds, 1)))
             print(trainer, *curve[-1], flush=True)
     return curve
 

@@ -143,8 +143,8 @@ def main() -> None:
                 random.seed(seed)
                 shares = explained(kind(policy, env, **NUMBERS, seed=seed), rollouts, earlier, passes)
                 names = ("V", "baseline") if kind is POCA else ("V",)
-                told = ", ".join(f"{name} {share:.3f}" for name, share in zip(names, shares, strict=True))
-                print(f"{kind.__name__}{variant}, seed {seed}: explained variance of {told}", flush=True)
+                variances = ", ".join(f"{name} {share:.3f}" for name, share in zip(names, shares, strict=True))
+                print(f"{kind.__name__}{variant}, seed {seed}: explained variance of {variances}", flush=True)
     env.close()
 
 

@@ -42,14 +42,14 @@ from results import (
     settings_of,
     write_results,
 )
-from trainers import Told, player_of, summaries
+from trainers import Summary, player_of, summaries
 
 DEMONSTRATIONS = REPOSITORY.parent / "shared" / "unity" / "demonstrations"
 OURS, PEER = "unity-learn", "mlagents-learn"
 SHORT = 30 * 60  # seconds; shorter runs are repeated with two more seeds
 
 
-def has_reached(config: str, curves: dict[str, list[Told]]) -> bool:
+def has_reached(config: str, curves: dict[str, list[Summary]]) -> bool:
     """Return whether each behavior with a documented reward has it in its last summaries."""
     goals = documented_rewards(config)
     return bool(goals) and all(
@@ -59,7 +59,7 @@ def has_reached(config: str, curves: dict[str, list[Told]]) -> bool:
     )
 
 
-def has_all_steps(config: str, curves: dict[str, list[Told]]) -> bool:
+def has_all_steps(config: str, curves: dict[str, list[Summary]]) -> bool:
     """Return whether each behavior has made its `max_steps`, of which the last summary may miss less than one."""
     settings = settings_of(config)
     blocks = {
@@ -74,7 +74,7 @@ def has_all_steps(config: str, curves: dict[str, list[Told]]) -> bool:
 
 def train(
     config: str, seed: int, peer_learn: str | None, limits: argparse.Namespace, demonstrations: Path
-) -> tuple[dict[str, Any], dict[str, list[Told]]]:
+) -> tuple[dict[str, Any], dict[str, list[Summary]]]:
     """Train, and return the line of the run and the summaries of each behavior.
 
     :param peer_learn: The command `mlagents-learn`; None runs `unity-learn`.
@@ -82,7 +82,7 @@ def train(
     :param demonstrations: Folder of the `.demo` files that the configuration reads.
     """
     path = CONFIGS / f"{config}.yaml"
-    curves: dict[str, list[Told]] = {}
+    curves: dict[str, list[Summary]] = {}
     before, started, loads = _processor_seconds(), time.perf_counter(), [os.getloadavg()[0]]
     end = "max_steps"
     with tempfile.TemporaryDirectory() as name:
@@ -163,7 +163,7 @@ def _commit() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def save(record: dict[str, Any], curves: dict[str, list[Told]], folder: Path) -> None:
+def save(record: dict[str, Any], curves: dict[str, list[Summary]], folder: Path) -> None:
     """Write the learning curve of a finished run, then its line, which replaces that of an earlier equal run."""
     curve = Path("curves", "-".join([record["config"].replace("/", "-"), record["trainer"], f"{record['seed']}.csv"]))
     (folder / curve.parent).mkdir(parents=True, exist_ok=True)

@@ -59,8 +59,8 @@ def learn(run: str, seed: int, demonstrations: Path, steps: int, minutes: float)
         path.write_text(yaml.safe_dump(settings), encoding="utf-8")
         flags = [f"--seed={seed}", "--num-envs=2", f"--results-dir={folder}", "--run-id=run"]
         command = [sys.executable, "-m", "sb3_ext.learn", str(path), *flags]
-        with closing(summaries(command, 60 * minutes)) as told:
-            for each in told:
+        with closing(summaries(command, 60 * minutes)) as trainer:
+            for each in trainer:
                 curve.append((each.steps, each.reward, round(each.seconds, 1)))
                 print(run, seed, *curve[-1], flush=True)
                 if each.steps >= steps or smooth(curve)[-1] >= GOALS[-1]:
@@ -106,8 +106,8 @@ def write_tables() -> None:
             lines.append(f"| {name} | {seed} | {steps:,} | {seconds / 60:.1f} | {rewards} | {goals} |")
     lines += ["", "![Learning curves](curves.png)", ""]
     for name, (config, words) in RUNS.items():
-        told = f"`configs/{config}`" + f", {words}" * bool(words)
-        lines.append(f'- {name}: {told}; `python tests/benchmarks/pyramids.py "{name}" --seed SEED`')
+        settings_text = f"`configs/{config}`" + f", {words}" * bool(words)
+        lines.append(f'- {name}: {settings_text}; `python tests/benchmarks/pyramids.py "{name}" --seed SEED`')
     (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     draw(runs)
 

@@ -88,12 +88,12 @@ def play(blue: ActingPolicy, purple: ActingPolicy, seed: int) -> Score:
             actions = {}
             for team, (player, table) in enumerate(zip((blue, purple), tables, strict=True)):
                 rows = np.flatnonzero(table.requests_decision)
-                mine = table.spec.action_spec.empty_action(len(table))
+                action = table.spec.action_spec.empty_action(len(table))
                 nothing = np.zeros((len(rows), 0), np.float32)
                 seen = [column[rows] for column in table.observations]
                 if len(rows):
-                    mine.discrete[rows] = player.select_actions(seen, table.action_mask[rows], nothing)[0].discrete
-                actions[f"{BEHAVIOR}?team={team}"] = mine
+                    action.discrete[rows] = player.select_actions(seen, table.action_mask[rows], nothing)[0].discrete
+                actions[f"{BEHAVIOR}?team={team}"] = action
             pool.step_once(actions)
             first = tables[0]
             ended = (first.terminated | first.truncated)[::2] & (
@@ -130,9 +130,9 @@ def learn(config: Path, minutes: float, areas: int, seed: int) -> dict[str, Any]
         path.write_text(yaml.safe_dump(settings), encoding="utf-8")
         flags = ["--num-areas", str(areas), "--seed", str(seed), "--results-dir", folder, "--run-id", "run"]
         seconds = 0.0
-        for told in summaries([sys.executable, "-m", "sb3_ext.learn", str(path), *flags], 60 * minutes):
-            seconds = told.seconds
-            print(*told, flush=True)
+        for summary in summaries([sys.executable, "-m", "sb3_ext.learn", str(path), *flags], 60 * minutes):
+            seconds = summary.seconds
+            print(*summary, flush=True)
         run = Path(folder, "run", BEHAVIOR)
         events = EventAccumulator(str(run))
         events.Reload()

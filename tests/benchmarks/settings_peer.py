@@ -92,13 +92,13 @@ def _ours(path: str) -> dict[str, Any]:
     return {"settings": settings.model_dump(mode="json"), "warnings": [str(warning.message) for warning in caught]}
 
 
-def _difference(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    if theirs["default_settings"] is None:  # Unity's upgrade script drops the section `default`
+def _difference(ours: dict[str, Any], peer: dict[str, Any]) -> list[str]:
+    if peer["default_settings"] is None:  # Unity's upgrade script drops the section `default`
         ours = ours | {"default_settings": None}
-    mine, other = _leaves(ours), _leaves(theirs)
+    own, other = _leaves(ours), _leaves(peer)
     lines = []
-    for key in sorted(mine.keys() | other.keys()):
-        one, two = mine.get(key), other.get(key)
+    for key in sorted(own.keys() | other.keys()):
+        one, two = own.get(key), other.get(key)
         if key.split(".")[-1] in (*_OURS, *_UNITYS) or one == two or str(one) == str(two):
             continue
         lines.append(f"{key}: {one} here, {two} there")
@@ -116,10 +116,10 @@ def main() -> None:
     )
     if run.returncode:
         sys.exit(run.stderr)
-    theirs = json.loads(run.stdout[run.stdout.index("{") :])
+    peer = json.loads(run.stdout[run.stdout.index("{") :])
     both = equal = here = there = 0
     for name in given.files:
-        our, their = _ours(name), theirs[name]
+        our, their = _ours(name), peer[name]
         here, there = here + ("settings" in our), there + ("settings" in their)
         title = f"{Path(name).name} ({their['how']})"
         if "settings" in our and "settings" in their:

@@ -39,7 +39,7 @@ _SUMMARY = re.compile(
 )
 
 
-class Told(NamedTuple):
+class Summary(NamedTuple):
     """A trainer's summary of a behavior.
 
     The steps are timesteps as the trainer counts them, the reward is that of the groups where there are groups, the
@@ -85,7 +85,7 @@ def decisions(folder: Path) -> int:
     return sum(int(np.fromfile(path, np.int64)[0]) for path in folder.glob("*.decisions"))
 
 
-def summaries(command: list[str], limit: float, folder: Path | None = None) -> Iterator[Told]:
+def summaries(command: list[str], limit: float, folder: Path | None = None) -> Iterator[Summary]:
     """Yield a trainer's summaries until it ends; it is stopped after `limit` seconds, or when the caller stops reading.
 
     :param folder: Working directory of the trainer.
@@ -102,7 +102,7 @@ def summaries(command: list[str], limit: float, folder: Path | None = None) -> I
                 if found := _SUMMARY.search(line):
                     behavior, steps, reward, elo = found.groups()
                     seconds = time.perf_counter() - started
-                    yield Told(int(steps), float(reward), seconds, behavior or "", float(elo or "nan"))
+                    yield Summary(int(steps), float(reward), seconds, behavior or "", float(elo or "nan"))
         except (GeneratorExit, KeyboardInterrupt):
             trainer.send_signal(signal.SIGINT)
             trainer.stdout.read()
@@ -115,8 +115,8 @@ def summaries(command: list[str], limit: float, folder: Path | None = None) -> I
 
 def run(command: list[str], threshold: float, folder: Path) -> Reached:
     """Run a trainer until its summary reaches the threshold; the players count the timesteps in the folder."""
-    with closing(summaries(command, TOO_LONG)) as told:
-        for one in told:
+    with closing(summaries(command, TOO_LONG)) as trainer:
+        for one in trainer:
             if one.reward >= threshold:
                 return Reached(decisions(folder), one.seconds)
     return Reached(float("inf"), float("inf"))
@@ -142,15 +142,15 @@ def main() -> None:
                     rest = [f"--seed={seed}", "--run-id=run", f"--results-dir={folder}/results", "--no-graphics"]
                     one = run([*command, *files, *rest], SCENES[scene][0], Path(folder))
                     results[name].append(one)
-            told = [f"{each[-1].steps:,.0f}, {each[-1].seconds:.0f} s" for each in results.values()]
-            print(f"| {scene} ≥ {SCENES[scene][0]:g} | {seed} | {' | '.join(told)} |", flush=True)
+            cells = [f"{each[-1].steps:,.0f}, {each[-1].seconds:.0f} s" for each in results.values()]
+            print(f"| {scene} ≥ {SCENES[scene][0]:g} | {seed} | {' | '.join(cells)} |", flush=True)
         medians = {
             name: (statistics.median(one.steps for one in each), statistics.median(one.seconds for one in each))
             for name, each in results.items()
         }
-        told = [f"{steps:,.0f}, {seconds:.0f} s" for steps, seconds in medians.values()]
+        cells = [f"{steps:,.0f}, {seconds:.0f} s" for steps, seconds in medians.values()]
         ratio = medians["ours"][1] / medians["peer"][1]
-        print(f"| {scene} | median | {' | '.join(told)} (ours takes {ratio:.2f} of the time) |", flush=True)
+        print(f"| {scene} | median | {' | '.join(cells)} (ours takes {ratio:.2f} of the time) |", flush=True)
 
 
 if __name__ == "__main__":

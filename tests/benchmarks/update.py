@@ -247,9 +247,11 @@ def measure(name: str, threads: int, rounds: int) -> str:
     spent = spent[2:]
     assert model.env is not None
     model.env.close()
-    ratio = statistics.median(mine / other for mine, other in spent)
-    mine, other = (min(column) / count * 1e3 for column in zip(*spent, strict=True))
-    return f"| {name} | {model.batch_size} | {threads} | {mine:.2f} | {other:.2f} | {mine / other:.2f} | {ratio:.2f} |"
+    ratio = statistics.median(update / other for update, other in spent)
+    update, other = (min(column) / count * 1e3 for column in zip(*spent, strict=True))
+    return (
+        f"| {name} | {model.batch_size} | {threads} | {update:.2f} | {other:.2f} | {update / other:.2f} | {ratio:.2f} |"
+    )
 
 
 # Unity's timers then report processor time.

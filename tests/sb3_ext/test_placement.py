@@ -218,7 +218,7 @@ class StagedChannel:
     def call(self, method: str, *arguments: Any) -> None:
         self.calls.append((method, *arguments))
 
-    tell = call
+    notify = call
 
     def poll(self, seconds: float) -> bool:  # noqa: ARG002
         return self.starts or self.is_closed

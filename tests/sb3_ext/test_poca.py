@@ -147,9 +147,12 @@ class Reference:
         advantage = rollout.advantages.double().numpy()[chosen, np.newaxis]
         surrogate = np.minimum(ratio * advantage, np.clip(ratio, 1 - epsilon, 1 + epsilon) * advantage).mean()
         old, target = (x.double().numpy()[chosen, :, 0] for x in (rollout.values, rollout.returns))
-        mine = self.decisions[chosen]
+        decisions = self.decisions[chosen]
         new = np.array(
-            [[head(self.model, of(number), self.size(number)) for of in (self.state, self.others)] for number in mine]
+            [
+                [head(self.model, of(number), self.size(number)) for of in (self.state, self.others)]
+                for number in decisions
+            ]
         )
         error = (target - new) ** 2
         if self.model.clip_range_vf:
@@ -301,8 +304,8 @@ def test_the_baseline_of_a_member_depends_on_the_actions_of_others_but_not_its_o
     both = body([seen], sets, done, torch.zeros(3, dtype=torch.int64), torch.arange(3))
     for of, features in enumerate(both, -1):
         (gradient,) = torch.autograd.grad(features.square().sum(), done, retain_graph=True)
-        knows = gradient[:, 0] != 0
-        assert knows.tolist() == [of >= 0 and member != of for member in range(3)]
+        depends = gradient[:, 0] != 0
+        assert depends.tolist() == [of >= 0 and member != of for member in range(3)]
 
 
 @pytest.mark.parametrize("memory", [0, 8])
@@ -399,10 +402,10 @@ def test_every_reward_signal_and_cloning_train_groups(knights: Path, strikes: Pa
     )
     model.set_logger(configure(None, []))
     model.learn(700)
-    told = model.logger.name_to_value
+    logged = model.logger.name_to_value
     for name in ("extrinsic", "curiosity", "rnd", "gail"):
-        assert {f"rollout/{name}_{kind}" for kind in ("reward", "value_estimate", "baseline_estimate")} <= told.keys()
-    assert {"train/value_loss", "train/baseline_loss", "train/cloning_loss", "train/gail_loss"} <= told.keys()
+        assert {f"rollout/{name}_{kind}" for kind in ("reward", "value_estimate", "baseline_estimate")} <= logged.keys()
+    assert {"train/value_loss", "train/baseline_loss", "train/cloning_loss", "train/gail_loss"} <= logged.keys()
     assert model.policy.value_head.out_features == 4
     env.close()
 

@@ -821,8 +821,8 @@ def test_rows_with_different_decision_periods_all_sensors_and_a_hybrid_action(tm
     assert actions["continuous"].shape == (4, 2)
     assert actions["discrete"].shape == (4, 2)
     columns = model.adapter.sensor_arrays(observations)
-    for mine, theirs in zip(columns, env.table.observations, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    for actual, expected in zip(columns, env.table.observations, strict=True):
+        np.testing.assert_array_equal(actual, expected)
     model.save(tmp_path / "model")
     loaded = PPO.load(tmp_path / "model", device="cpu")
     again, _ = loaded.predict(observations, deterministic=True, action_masks=env.action_masks())

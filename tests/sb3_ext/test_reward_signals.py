@@ -141,12 +141,12 @@ def icm(net: Any, batch: Batch, spec: ActionSpec) -> tuple[torch.Tensor, torch.T
     here, there = net.encoder(double(batch.observations))[0], net.encoder(double(batch.next_observations))[0]
     guess = dense(net.forward_model, torch.cat([here, one_hot(batch.actions, spec)], 1))
     forward = 0.5 * ((guess - there) ** 2).sum(1)
-    said = dense(net.inverse_model, torch.cat([here, there], 1))
+    predicted = dense(net.inverse_model, torch.cat([here, there], 1))
     size = spec.continuous_size
-    inverse = ((said[:, :size] - batch.actions[:, :size].double()) ** 2).sum(1)
+    inverse = ((predicted[:, :size] - batch.actions[:, :size].double()) ** 2).sum(1)
     first = size
     for branch, choices in zip(spec.discrete_branches, batch.actions[:, size:].long().T, strict=True):
-        weights = torch.exp(said[:, first : first + branch])
+        weights = torch.exp(predicted[:, first : first + branch])
         chosen = weights[torch.arange(len(weights)), choices] / weights.sum(1)
         inverse = inverse - torch.log(chosen)
         first += branch
@@ -204,17 +204,17 @@ class ReferenceGAIL:
             parts = torch.autograd.grad(value[0], one, create_graph=True)
             norms.append(torch.sqrt(torch.cat([part.flatten() for part in parts]).square().sum() + 1e-7))
         penalty = 10 * ((torch.stack(norms) - 1) ** 2).mean()
-        told = {"loss": loss, "grad_mag_loss": penalty}
-        told |= {"policy_estimate": of_policy.mean(), "expert_estimate": of_expert.mean(), "total": loss + penalty}
+        logged = {"loss": loss, "grad_mag_loss": penalty}
+        logged |= {"policy_estimate": of_policy.mean(), "expert_estimate": of_expert.mean(), "total": loss + penalty}
         if vail:
             variance = self.net.std**2
-            told["kl_loss"] = sum(
+            logged["kl_loss"] = sum(
                 0.5 * (self.mean(list(side)) ** 2 + variance - 1 - torch.log(variance)).sum(1).mean()
                 for side in (expert, policy)
             )
-            told["beta"] = self.net.beta.double()
-            told["total"] = told["total"] + told["beta"] * (told["kl_loss"] - 0.5)
-        return told
+            logged["beta"] = self.net.beta.double()
+            logged["total"] = logged["total"] + logged["beta"] * (logged["kl_loss"] - 0.5)
+        return logged
 
 
 def agree(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -250,9 +250,9 @@ def test_curiosity_agrees_with_a_float64_reference(spec: BehaviorSpec, normalize
         net = in_double(signal)
         forward, inverse = icm(net, batch, spec.action_spec)
         valid = batch.valid
-        told = signal.update(batch)
-        agree(told["forward_loss"], forward[valid].mean())
-        agree(told["inverse_loss"], inverse[valid].mean())
+        logged = signal.update(batch)
+        agree(logged["forward_loss"], forward[valid].mean())
+        agree(logged["inverse_loss"], inverse[valid].mean())
         check_gradients(signal, net, 10 * (0.2 * forward[valid].mean() + 0.8 * inverse[valid].mean()))
     errors, _ = icm(in_double(signal), batch, spec.action_spec)
     cap = errors.detach().median()
@@ -293,10 +293,10 @@ def test_gail_agrees_with_a_float64_reference(
         agree(signal.rewards(batch), reference.rewards(batch).detach())
         expected = reference.losses(batch, seed)
         torch.manual_seed(seed)
-        told = signal.update(batch)
+        logged = signal.update(batch)
         total = expected.pop("total")
-        assert told.keys() == expected.keys()
-        for name, value in told.items():
+        assert logged.keys() == expected.keys()
+        for name, value in logged.items():
             agree(value, expected[name].detach())
         check_gradients(signal, net, total)
         if use_vail:
@@ -387,13 +387,13 @@ def test_gail_separates_policy_and_expert_and_converges_when_they_become_equal(t
     signal.setup(spec)
 
     def learn(mean: float, updates: int) -> tuple[dict[str, float], torch.Tensor]:
-        told = []
+        logged = []
         for _ in range(updates):
             rollout = make_rollout(spec, lengths=(64,))
             rollout.observations = [torch.from_numpy(rng.normal(mean, 0.3, (64, 2)).astype(np.float32))]
             batch = Batch(rollout, torch.arange(64).unsqueeze(1), None)
-            told.append(signal.update(batch))
-        means = {name: float(np.mean([each[name].item() for each in told[-50:]])) for name in told[0]}
+            logged.append(signal.update(batch))
+        means = {name: float(np.mean([each[name].item() for each in logged[-50:]])) for name in logged[0]}
         return means, signal.rewards(batch).mean()
 
     apart, poor = learn(-1, 400)
@@ -433,8 +433,8 @@ def test_gail_alone_learns_3dball_and_its_estimates_separate_then_converge(tmp_p
     distances = []
     for _ in range(35):
         model.learn(4096, reset_num_timesteps=False)  # an update
-        told = model.logger.name_to_value
-        distances.append(told["train/gail_expert_estimate"] - told["train/gail_policy_estimate"])
+        logged = model.logger.name_to_value
+        distances.append(logged["train/gail_expert_estimate"] - logged["train/gail_policy_estimate"])
     mean, _ = evaluate_policy(model, env, 12, warn=False)
     env.close()
     assert max(distances) > 0.4
@@ -527,14 +527,14 @@ def test_every_algorithm_trains_with_all_reward_signals_sensors_masks_hybrid_act
     )
     model.set_logger(configure(None, []))
     model.learn(150)
-    told = model.logger.name_to_value
+    logged = model.logger.name_to_value
     for name in ("curiosity_forward_loss", "curiosity_inverse_loss", "rnd_loss", "gail_loss", "gail_grad_mag_loss"):
-        assert np.isfinite(told[f"train/{name}"])
-    assert np.isfinite(told["train/cloning_loss"])
+        assert np.isfinite(logged[f"train/{name}"])
+    assert np.isfinite(logged["train/cloning_loss"])
     if algorithm != "SAC":  # SAC computes the reward each time it samples a decision, not once
         for name in ("curiosity", "rnd", "gail"):
-            assert told[f"rollout/{name}_reward"] > 0
-            assert np.isfinite(told[f"rollout/{name}_value_estimate"])
+            assert logged[f"rollout/{name}_reward"] > 0
+            assert np.isfinite(logged[f"rollout/{name}_value_estimate"])
     assert all(torch.isfinite(parameter).all() for parameter in model.signals.parameters())
     env.close()
 
@@ -635,9 +635,9 @@ def test_expert_data_are_a_rollout_of_the_demonstration(spec: BehaviorSpec, tmp_
 def test_a_demonstration_of_another_behavior_raises_with_each_differing_sensor(tmp_path: Path) -> None:
     path = record(tmp_path / "toy.demo", CAMERA)
     signal = GAIL(path)
-    with pytest.raises(DemonstrationError) as told:
+    with pytest.raises(DemonstrationError) as raised:
         signal.setup(HYBRID)
-    text = str(told.value)
+    text = str(raised.value)
     assert "sensor 0: (3, 20, 20) 'eye' against (4, 2) 'herd': DIFFERENT" in text
     assert "sensor 1: (3,) 'a' against (3,) 'a': equal" in text
     assert "sensor 2: none against (2,) 'wish': DIFFERENT" in text

@@ -142,9 +142,9 @@ class Referee(SelfPlayVecEnv):
             if self.table.terminated[row] and rival is not newest:
                 reward = float(self.table.reward[row] + self.table.group_reward[row])
                 score = {1.0: 1.0, 0.0: 0.5, -1.0: 0.0}[reward]
-                mine_before, rivals = self.elo[newest], self.rating(rival)
-                gain = 2.0 * (score - 1 / (1 + 10 ** ((rivals - mine_before) / 400)))
-                self.elo[newest], self.elo[rival] = mine_before + gain, rivals - gain
+                own_rating, rivals = self.elo[newest], self.rating(rival)
+                gain = 2.0 * (score - 1 / (1 + 10 ** ((rivals - own_rating) / 400)))
+                self.elo[newest], self.elo[rival] = own_rating + gain, rivals - gain
                 self.results += 1
         # New opponents after every 40 decisions of the others; they act from each area's next match on.
         before = self.decisions // 40
@@ -239,10 +239,10 @@ def test_agents_that_join_a_running_match_meet_its_opponents() -> None:
         def __len__(self) -> int:
             return len(self.requests_decision)
 
-    mine = Table(requests_decision=np.zeros(0, bool), terminated=np.zeros(0, bool), truncated=np.zeros(0, bool))
+    empty = Table(requests_decision=np.zeros(0, bool), terminated=np.zeros(0, bool), truncated=np.zeros(0, bool))
     for name in ("alive", "group", "group_id", "group_ended", "reward", "group_reward"):
-        setattr(mine, name, np.zeros(0, np.int64))
-    mine.alive = np.zeros(0, bool)
+        setattr(empty, name, np.zeros(0, np.int64))
+    empty.alive = np.zeros(0, bool)
     table = Table(
         requests_decision=np.array([True, True, False, True]),
         alive=np.array([True, True, False, True]),
@@ -255,7 +255,7 @@ def test_agents_that_join_a_running_match_meet_its_opponents() -> None:
     play = SimpleNamespace(sample_opponent=lambda: next(draws))
     matchmaker = Matchmaker()
     matchmaker.enter("A?team=1", table, play)  # type: ignore[arg-type]
-    matchmaker.enter("B?team=0", mine, play)  # type: ignore[arg-type]
+    matchmaker.enter("B?team=0", empty, play)  # type: ignore[arg-type]
     matchmaker.store_outcomes()
     matchmaker.learn("B?team=0")  # samples again for the next matches
     table.requests_decision[2] = table.alive[2] = table.terminated[3] = True

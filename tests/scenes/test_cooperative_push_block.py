@@ -93,8 +93,8 @@ def test_agents_observe_their_velocity_along_their_own_axes(held) -> None:
     assert (x, y, z) == pytest.approx((-1, 0, 3), abs=1e-6)
 
 
-@pytest.mark.parametrize(("block", "pay"), [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
-def test_a_block_in_the_goal_rewards_the_group_by_its_size_and_disappears(held, block: int, pay: int) -> None:
+@pytest.mark.parametrize(("block", "reward"), [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
+def test_a_block_in_the_goal_rewards_the_group_by_its_size_and_disappears(held, block: int, reward: int) -> None:
     env, scene = held
     step(env)
     half = scene.shapes.half[0, 0, 3 + block]
@@ -104,7 +104,7 @@ def test_a_block_in_the_goal_rewards_the_group_by_its_size_and_disappears(held, 
     put(scene, 3 + block, 0, -8.35 + half - 0.01)
     step(env)
     decisions, terminals = env.get_steps(NAME)
-    assert decisions.group_reward == pytest.approx([pay - 5 * COST] * 3)
+    assert decisions.group_reward == pytest.approx([reward - 5 * COST] * 3)
     assert not decisions.reward.any()
     assert not len(terminals)
     assert not scene.shapes.visible[0, 3 + block]

@@ -235,7 +235,7 @@ def test_an_agent_spins_over_a_reset_until_it_lands(held) -> None:
     assert scene.bodies.spin[0, 0] == pytest.approx(0, abs=1e-6)
 
 
-def walks(scene: Hallway, remembers: bool, error: float = 15) -> Array:
+def walks(scene: Hallway, stores_symbol: bool, error: float = 15) -> Array:
     """Return actions of policies that walk around the symbol to its goal, or always to the goal on the right.
 
     They turn when their heading is wrong by more than `error` degrees.
@@ -243,7 +243,7 @@ def walks(scene: Hallway, remembers: bool, error: float = 15) -> Array:
     shapes = scene.shapes
     rows = np.arange(scene.areas)
     x, _, z = shapes.center[:, :, 0]
-    side = np.sign(shapes.center[0, rows, 3 + scene.symbol]) if remembers else np.ones(scene.areas)
+    side = np.sign(shapes.center[0, rows, 3 + scene.symbol]) if stores_symbol else np.ones(scene.areas)
     to_x, to_z = 7.4 * side - x, np.where(z < -9, -8, 25) - z
     velocity, yaw = scene.bodies.velocity[:, :, 0], shapes.yaw[:, 0]
     wanted = np.arctan2(to_x - 0.3 * velocity[0], to_z - 0.1 * velocity[2])
@@ -251,8 +251,8 @@ def walks(scene: Hallway, remembers: bool, error: float = 15) -> Array:
     return np.where(np.abs(off) < np.radians(error), FORWARD, np.where(off > 0, TURN_RIGHT, TURN_LEFT))
 
 
-@pytest.mark.parametrize(("remembers", "low", "high"), [(True, 0.94, 0.98), (False, 0.3, 0.55)])
-def test_policies_that_store_the_symbol_score_and_guessing_ones_half_as_often(remembers, low, high) -> None:
+@pytest.mark.parametrize(("stores_symbol", "low", "high"), [(True, 0.94, 0.98), (False, 0.3, 0.55)])
+def test_policies_that_store_the_symbol_score_and_guessing_ones_half_as_often(stores_symbol, low, high) -> None:
     with held_scene(Hallway, areas=16) as (env, scene):
         running, returns = np.zeros(16), []
         for _ in range(250):
@@ -261,7 +261,7 @@ def test_policies_that_store_the_symbol_score_and_guessing_ones_half_as_often(re
             returns += running[terminals.agent_id].tolist()
             running[terminals.agent_id] = 0
             running[decisions.agent_id] += decisions.reward
-            step(env, *walks(scene, remembers)[decisions.agent_id])
+            step(env, *walks(scene, stores_symbol)[decisions.agent_id])
     assert len(returns) > 80
     assert low < np.mean(returns) < high
 

@@ -53,7 +53,7 @@ def place(scene: WallJump, thing: int = AGENT) -> Array:
     return scene.shapes.center[:, 0, thing].copy()
 
 
-def decide(env: UnityEnvironment, choose) -> dict[str, tuple]:
+def act(env: UnityEnvironment, choose) -> dict[str, tuple]:
     """Make one decision: `choose` maps the ids of requesting agents to one action per branch; return the new steps."""
     for behavior in env.behavior_specs:
         ids = env.get_steps(behavior)[0].agent_id
@@ -65,7 +65,7 @@ def decide(env: UnityEnvironment, choose) -> dict[str, tuple]:
 
 def step(env: UnityEnvironment, action: tuple[int, ...] = STILL) -> tuple[list[float], list[float], list[bool]]:
     """Make one decision; return the rewards of requesting agents, those of ended ones, and which were interrupted."""
-    steps = decide(env, lambda _: action).values()
+    steps = act(env, lambda _: action).values()
     decisions, terminals = zip(*steps, strict=True)
     return (
         [reward for part in decisions for reward in part.reward.tolist()],
@@ -131,7 +131,7 @@ def test_an_end_belongs_to_the_old_behavior_and_the_next_decision_to_the_new_one
         for decision in range(60):
             if decision % 6 == 0:
                 scene.shapes.center[0, :, AGENT] = 40  # off the platform
-            for behavior, (decisions, terminals) in decide(env, lambda _: STILL).items():
+            for behavior, (decisions, terminals) in act(env, lambda _: STILL).items():
                 assert set(terminals.agent_id) <= asked[behavior]
                 other = {SMALL: BIG, BIG: SMALL}[behavior]
                 for agent in decisions.agent_id:
@@ -163,7 +163,7 @@ def test_a_behavior_is_announced_when_its_first_agent_requests_a_decision() -> N
 def test_an_episode_starts_in_front_of_the_wall_with_the_old_heading() -> None:
     with held_scene(WallJump, areas=64) as (env, scene):
         assert (scene.shapes.yaw[:, AGENT] == np.pi).all()
-        decide(env, lambda _: (0, 2, 0, 0))
+        act(env, lambda _: (0, 2, 0, 0))
         env.reset()
         assert np.degrees(scene.shapes.yaw[:, AGENT]) == pytest.approx(210)
         x, y, z = scene.shapes.center[:, :, AGENT]
@@ -381,7 +381,7 @@ def test_a_walker_reaches_the_goal_without_a_wall_and_over_a_low_one() -> None:
         ended, jumped = [], 0
         for _ in range(120):
             jumped += int((scene.shapes.center[1, :, AGENT] > 3).sum())
-            for _, terminals in decide(env, lambda ids: walks(scene, ids)).values():
+            for _, terminals in act(env, lambda ids: walks(scene, ids)).values():
                 ended += terminals.reward.tolist()
         assert len(ended) > 60
         assert np.mean(ended) > 0.95

@@ -110,7 +110,7 @@ class GroupSimulation:
                             self._end(self.agents[id_], id_)
                 self.model.train()
                 updates -= 1
-            self._decide()
+            self._act()
 
     def _chance(self, probability: float) -> bool:
         return bool(self.rng.random() < probability)
@@ -160,9 +160,9 @@ class GroupSimulation:
             self.agents[id_] = Agent(group, self._episodes)
             deciding.append(id_)
         self._before, self._ends, self._deciding = before, leaving, deciding
-        self._tell()
+        self._simulate_message()
 
-    def _tell(self) -> None:
+    def _simulate_message(self) -> None:
         ends, deciding = self._ends, self._deciding
         rewards = {id_: self.rng.normal(size=2).astype(np.float32) for id_ in {*ends, *deciding}}
         seen = {id_: self._see(len(self.decisions) + place) for place, id_ in enumerate(deciding)}
@@ -217,7 +217,7 @@ class GroupSimulation:
         elif ended and self._ends[id_]:  # a single interrupted agent: its last state is bootstrapped
             decision.end.append(self._final[id_])
 
-    def _decide(self) -> None:
+    def _act(self) -> None:
         first = len(self.decisions)
         for id_ in self._deciding:
             agent = self.agents[id_]

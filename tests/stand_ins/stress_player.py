@@ -130,7 +130,7 @@ class LoggedAgents(Agents):
         constant = np.ones(len(rows), np.int64)
         return np.stack([self.number * constant, rows, self.episode[rows], self.scene.moment * constant], axis=1)
 
-    def pay(self, rows: Array, of_group: bool = False) -> None:
+    def give_reward(self, rows: Array, of_group: bool = False) -> None:
         amount = self.scene.log.new_reward()
         (self.group_reward if of_group else self.reward)[rows] += amount
         self._booked[rows, int(of_group)] += amount
@@ -361,7 +361,7 @@ class StressScene(Scene):
             return rows[kind.enabled[rows] & (rng.random(len(rows)) < share)]
 
         for row in some(0.15):
-            kind.pay(np.array([row]))
+            kind.give_reward(np.array([row]))
         if self._is_quiet() and self.no_agent_ends:
             return
         kind.end_episode(some(0.02), interrupted=rng.random() < 0.4)
@@ -381,11 +381,11 @@ class StressScene(Scene):
             members.group_id[rng.choice(present)] = rng.choice([0, *self.groups])
         if rng.random() < 0.02:
             self.groups[rng.integers(0, len(self.groups))] = self.academy.new_group()
-        mine = np.flatnonzero(members.enabled & (members.group_id == rng.choice(self.groups)))
-        if len(mine) and rng.random() < 0.1:
-            members.pay(mine, of_group=True)
-        if len(mine) and rng.random() < 0.02 and not (self._is_quiet() and self.no_agent_ends):
-            members.end_episode(mine)
+        group_rows = np.flatnonzero(members.enabled & (members.group_id == rng.choice(self.groups)))
+        if len(group_rows) and rng.random() < 0.1:
+            members.give_reward(group_rows, of_group=True)
+        if len(group_rows) and rng.random() < 0.02 and not (self._is_quiet() and self.no_agent_ends):
+            members.end_episode(group_rows)
 
 
 def launcher(folder: Path) -> str:

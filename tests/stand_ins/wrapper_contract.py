@@ -214,10 +214,10 @@ class Contract:
             self._exchange(waiting)
 
     def _is_ready(self, player: int, autoreset: bool) -> bool:
-        mine = [row for table in self.tables.values() for row in table.rows if row.player == player]
-        if any(row.alive and not row.requests_decision for row in mine):
+        player_rows = [row for table in self.tables.values() for row in table.rows if row.player == player]
+        if any(row.alive and not row.requests_decision for row in player_rows):
             return False
-        return any(row.requests_decision or (not autoreset and has_ended(row)) for row in mine)
+        return any(row.requests_decision or (not autoreset and has_ended(row)) for row in player_rows)
 
     def _exchange(self, players: Iterable[int]) -> None:
         for player in players:
