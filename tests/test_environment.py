@@ -204,9 +204,9 @@ def test_an_unreferenced_environment_ends_its_player(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"worker_id": 1}, UnityGymError, "worker_id=1"),
-        ({"visual_dtype": "float64"}, InvalidValueError, "'float32' or 'uint8', not 'float64'"),
-        ({"uncompressed_layout": "CWH"}, InvalidValueError, "'auto', 'CHW' or 'HWC', not 'CWH'"),
+        ({"worker_id": 1}, UnityGymError, "worker_id must be 0 with the Editor.*got 1"),
+        ({"visual_dtype": "float64"}, InvalidValueError, "'float32' or 'uint8', got 'float64'"),
+        ({"uncompressed_layout": "CWH"}, InvalidValueError, "'auto', 'CHW' or 'HWC', got 'CWH'"),
         ({"num_areas": 0}, UnityGymError, "num_areas must be at least 1, got 0"),
     ],
 )
