@@ -3,8 +3,8 @@
     python tests/benchmarks/scenes.py [SCENE ...] [--seconds 3] [--areas N] [--against CHECKOUT] [--rounds 5]
 
 A timestep is one decision of one agent. Agents act at random; everything that the player does per tick is included
-except the messages to a client and the decoding of its actions. Each measurement runs in its own process, on one thread,
-and counts its processor time, so that other work on the machine has little effect. With `--against`, this checkout and
+except the messages to a client and the decoding of its actions. Each measurement runs in its own process, on one
+thread, and counts its processor time, so that other work on the machine has little effect. With `--against`, this checkout and
 another one alternate, and the ratio of the medians is printed.
 """
 
