@@ -4,8 +4,8 @@
 
 A timestep is one decision of one agent. Agents act at random; everything that the player does per tick is included
 except the messages to a client and the decoding of its actions. Each measurement runs in its own process, on one
-thread, and counts its processor time, so that other work on the machine has little effect. With `--against`, this checkout
-and another one alternate, and the ratio of the medians is printed.
+thread, and counts its processor time, so that other work on the machine has little effect. With `--against`, this
+checkout and another one alternate, and the ratio of the medians is printed.
 """
 
 from __future__ import annotations
