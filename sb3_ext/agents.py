@@ -169,7 +169,8 @@ class AgentTableLike(Protocol):
     action_mask: Array
 
     @property
-    def group(self) -> Array: ...
+    def group(self) -> Array:
+        """Number of each row's group, int64 (rows,); see `AgentTable.group`."""
 
     def __len__(self) -> int: ...
 

@@ -102,11 +102,20 @@ class Replicated(Protocol):
     share: Share
 
     @property
-    def policy(self) -> Any: ...
-    def save(self, path: io.BytesIO) -> None: ...
-    def set_logger(self, logger: Logger) -> None: ...
-    def start(self, spec: BehaviorSpec) -> None: ...
-    def train_as_replica(self, state: dict[str, Any]) -> None: ...
+    def policy(self) -> Any:
+        """Policy whose parameters the replicas share."""
+
+    def save(self, path: io.BytesIO) -> None:
+        """Save the model, from which each replica is loaded."""
+
+    def set_logger(self, logger: Logger) -> None:
+        """Set the logger; that of a replica has no output."""
+
+    def start(self, spec: BehaviorSpec) -> None:
+        """Prepare the model for the behavior."""
+
+    def train_as_replica(self, state: dict[str, Any]) -> None:
+        """Make the update of the first process with this replica's share of each batch."""
 
 
 class Replicas:

@@ -45,6 +45,10 @@ class Document:
         self._mistakes: dict[str, int] = {}  # message: line, 0 where it has none
 
     def read(self, text: str) -> Tree:
+        """Return the tree of a YAML text and store where each of its keys stands.
+
+        :raises SettingsError: If the text is no YAML, empty, too long, or no block of keys.
+        """
         if len(text) > _MOST_CHARACTERS:
             raise SettingsError(
                 f"{self.name}: it has {len(text)} characters, at most {_MOST_CHARACTERS} are read. Name a settings file"

@@ -19,10 +19,17 @@ from unity_gym.specs import ActionSpec, Array
 class Ticked(Protocol):
     """The methods of a scene that the academy calls in a tick; see `Scene`."""
 
-    def reset_environment(self) -> None: ...
-    def before_step(self) -> None: ...
-    def after_step(self) -> None: ...
-    def simulate(self) -> None: ...
+    def reset_environment(self) -> None:
+        """See `Scene.reset_environment`."""
+
+    def before_step(self) -> None:
+        """See `Scene.before_step`."""
+
+    def after_step(self) -> None:
+        """See `Scene.after_step`."""
+
+    def simulate(self) -> None:
+        """See `Scene.simulate`."""
 
 
 class Stepped(Acting, Protocol):
@@ -32,10 +39,17 @@ class Stepped(Acting, Protocol):
     actions: ActionSpec
     step_count: Array
 
-    def request_periodic_decisions(self, academy_step: int) -> None: ...
-    def send_requests(self) -> None: ...
-    def act_and_count(self) -> None: ...
-    def reset(self) -> None: ...
+    def request_periodic_decisions(self, academy_step: int) -> None:
+        """See `Agents.request_periodic_decisions`."""
+
+    def send_requests(self) -> None:
+        """See `Agents.send_requests`."""
+
+    def act_and_count(self) -> None:
+        """See `Agents.act_and_count`."""
+
+    def reset(self) -> None:
+        """See `Agents.reset`."""
 
 
 class Academy:

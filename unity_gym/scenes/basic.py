@@ -38,6 +38,7 @@ class Basic(Scene):
         )
 
     def before_step(self) -> None:
+        """Request a decision of every agent in every step."""
         self.agents.request_decision(self.agents.rows)
 
     def render(self, area: int) -> Array:

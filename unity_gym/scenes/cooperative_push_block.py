@@ -115,11 +115,13 @@ class CooperativePushBlock(Scene):
             self._start(areas)
 
     def after_step(self) -> None:
+        """End episodes at the time limit and give the groups the reward of a step."""
         self.ticks += 1
         self._end(np.flatnonzero(self.ticks >= _MAX_TICKS), interrupted=True)
         self.agents.group_reward -= _COST  # counts for the new episode where one has just started
 
     def simulate(self) -> None:
+        """Move the bodies by a tick; a block in the goal disappears and gives its group a reward."""
         shapes = self.shapes
         scored = _overlap_goal(shapes.center, shapes.half, shapes.yaw, shapes.visible)
         self.bodies.simulate()
@@ -135,6 +137,7 @@ class CooperativePushBlock(Scene):
         self._end(np.flatnonzero(scored.any(axis=1) & ~self.shapes.visible[:, _BLOCKS].any(axis=1)), interrupted=False)
 
     def render(self, area: int) -> Array:
+        """Return an image of an area from above."""
         shapes = self.shapes
         canvas = Canvas(-13, -13, 13, 13, color=WALL)
         canvas.rectangle(0, 0, 12.5, 12.5, FLOOR)

@@ -175,6 +175,7 @@ class DungeonEscape(Scene):
         _walk(shapes.center, shapes.yaw, shapes.visible, self.dragon_speed, time)
 
     def after_step(self) -> None:
+        """End episodes at the time limit and move the dragons."""
         self.ticks += 1
         over = np.flatnonzero(self.ticks >= _MAX_TICKS)
         if len(over):
@@ -182,6 +183,7 @@ class DungeonEscape(Scene):
         self._walk_dragons(TICK)
 
     def simulate(self) -> None:
+        """Move the agents by a tick, then resolve contacts with keys, dragons, portals and locks."""
         shapes = self.shapes
         boxes = shapes.center, shapes.half, shapes.yaw, shapes.visible
         picked = _overlaps_key(*boxes)

@@ -117,6 +117,7 @@ class FoodCollector(Scene):
         return Pose(area, self.shapes.center[:, area, agent], self.shapes.yaw[area, agent])
 
     def reset_environment(self) -> None:
+        """Place all food at random and at rest."""
         self._scatter_food(np.ones((self.areas, 2 * _FOOD), bool), _FOOD_RADIUS)
         self.food_velocity[:] = 0
         self._food_spin[:] = 0
@@ -156,6 +157,7 @@ class FoodCollector(Scene):
         )
 
     def simulate(self) -> None:
+        """Move agents and food by a tick; eaten food appears again elsewhere."""
         self._tick += 1
         self.bodies.velocity[::2, :, : self.agents_per_area] += self._push
         shapes, food = self.shapes, self.food

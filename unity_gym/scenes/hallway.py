@@ -125,6 +125,7 @@ class Hallway(Scene):
         self.walkers.move(rows, self.agents.discrete[rows, 0], _MOVES)
 
     def simulate(self) -> None:
+        """Move the agents by a tick; a goal that an agent enters ends its episode."""
         self.bodies.simulate()
         pads_and_signs = self.bodies.entered("agent", *_GOALS)
         areas, _ = pads_and_signs.nonzero()
@@ -139,6 +140,7 @@ class Hallway(Scene):
         self.agents.end_episode(ended)
 
     def render(self, area: int) -> Array:
+        """Return an image of an area from above."""
         shapes = self.shapes
         canvas = Canvas(-26, -10.5, 26, 10.5, color=WALL)
         canvas.rectangle(0, 0, 24.75, 9.5, FLOOR)

@@ -113,6 +113,7 @@ class PushBlock(Scene):
         self.agents.reward[rows] -= 1 / _MAX_STEP
 
     def simulate(self) -> None:
+        """Move agents and blocks by a tick; a block in the goal gives a reward and ends the episode."""
         self.bodies.simulate()
         scored = np.flatnonzero(self.bodies.entered("block", "goal"))
         if len(scored):
@@ -120,6 +121,7 @@ class PushBlock(Scene):
             self.agents.end_episode(scored)
 
     def render(self, area: int) -> Array:
+        """Return an image of an area from above."""
         canvas = Canvas(-13, -13, 13, 13, color=WALL)
         canvas.rectangle(0, 0, 12.5, 12.5, FLOOR)
         canvas.rectangle(0, -10.425, 12.5, 2.075, GREEN)
@@ -170,6 +172,7 @@ class PushBlockWithInput(PushBlock):
         self._cooldown -= TICK
 
     def after_step(self) -> None:
+        """Move the agents by the axes that the actions hold down, and let jumping agents rise and fall."""
         axis, drive = self._axes.T
         ahead = np.where(np.abs(drive) > np.abs(axis), drive, 0) * SPEED
         turn = np.where(np.abs(axis) > np.abs(drive), np.sign(axis), 0) * TURN

@@ -192,6 +192,7 @@ class Pyramids(Scene):
         self.agents.reward[rows] -= 1 / _MAX_STEP
 
     def simulate(self) -> None:
+        """Move all bodies by a tick; a pressed switch turns on, and touched gold ends the episode."""
         self.heap.simulate(self.bodies.velocity)
         self.bodies.simulate()
         pressed = self.bodies.entered("agent", "switch") & ~self._is_on
@@ -204,6 +205,7 @@ class Pyramids(Scene):
             self.agents.end_episode(arrived)
 
     def render(self, area: int) -> Array:
+        """Return an image of an area from above."""
         shapes = self.shapes
         canvas = Canvas(-51, -51, 51, 51, color=FLOOR)
 

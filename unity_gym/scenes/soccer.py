@@ -197,6 +197,7 @@ class Soccer(Scene):
             agents.reward[rows] += team.existence
 
     def after_step(self) -> None:
+        """End matches at the time limit."""
         self.ticks += 1
         (over,) = (self.ticks >= _MAX_TICKS).nonzero()
         if len(over):
@@ -210,6 +211,7 @@ class Soccer(Scene):
         self._start(areas)
 
     def simulate(self) -> None:
+        """Move players and balls by a tick; touches kick the ball, and a goal ends the match."""
         if not self.pitch.simulate():
             return
         struck, goals = self.pitch.struck, self.pitch.in_goal

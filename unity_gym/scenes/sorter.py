@@ -129,6 +129,7 @@ class Sorter(Scene):
         self.agents.reward[rows] -= 1 / _MAX_STEP
 
     def simulate(self) -> None:
+        """Move the agents by a tick; a touched tile gives its reward, and a wrong or the last one ends the episode."""
         self.bodies.simulate()
         rows, numbers = (self.bodies.entered("agent", *self._tiles) & ~self.visited).nonzero()
         if not len(rows):

@@ -237,6 +237,7 @@ class ThreeDBall(Scene):
         return photograph(solids, _CAMERA)
 
     def simulate(self) -> None:
+        """Move the balls by a tick."""
         _roll(self.rotation, self.offset, self.velocity, self.spin, self.radius, self.gravity)
 
 

@@ -86,6 +86,7 @@ class VisualFoodCollector(FoodCollector):
         self.laser_scale[place] = self.academy.parameters.values("laser_length", 1, len(rows))
 
     def simulate(self) -> None:
+        """Move agents and food by a tick; a meal colors its agent for some ticks."""
         before = self.agents.reward.copy()
         super().simulate()
         earned = (self.agents.reward - before).reshape(self.good_until.shape)

@@ -162,6 +162,7 @@ class WallJump(Scene):
             self._place_block(fallen)
 
     def simulate(self) -> None:
+        """Move agents and blocks by a tick; an agent that arrives at the goal ends its episode."""
         self.bodies.simulate()
         shapes = self.shapes
         arrived = np.flatnonzero(_have_arrived(shapes.center, shapes.half, shapes.yaw))
@@ -170,6 +171,7 @@ class WallJump(Scene):
             self.agents.end_episode(arrived)
 
     def render(self, area: int) -> Array:
+        """Return an image of an area from above."""
         shapes = self.shapes
         canvas = Canvas(-12, -16, 12, 8)
         canvas.rectangle(0, -4, 10.5, 10.5, FLOOR)

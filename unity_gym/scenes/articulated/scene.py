@@ -140,10 +140,12 @@ class ArticulatedScene(Scene):
         )
 
     def after_step(self) -> None:
+        """Turn the orientation cubes to the targets and give the rewards of the step."""
         self._turn_cubes(self._rows)
         self.agents.reward += self._rewards()
 
     def simulate(self) -> None:
+        """Move the bodies by a tick; parts that touch the ground or a target take effect."""
         bodies = self.bodies
         touching, found = np.empty_like(self.touching), np.empty(self.areas, bool)
         poses = bodies.position, bodies.rotation, bodies.velocity, bodies.angular_velocity

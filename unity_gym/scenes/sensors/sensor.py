@@ -76,6 +76,7 @@ class VectorSensor(Sensor):
         self._read = read
 
     def observe(self, rows: Array) -> Array:
+        """Return the observations of `rows`, (k, *shape)."""
         return self._read(rows)
 
 
@@ -98,12 +99,14 @@ class StackingSensor(Sensor):
         self._stack = np.zeros((agents, stacks * size), np.float32)
 
     def observe(self, rows: Array) -> Array:
+        """Advance the stacks of `rows` by the newest observations and return them, float32 (k, stacks · size)."""
         newest = np.ascontiguousarray(self._inner.observe(rows), np.float32)
         observed = np.empty((len(rows), self._stack.shape[1]), np.float32)
         _advance(rows, self._stack, newest, observed)
         return observed
 
     def reset(self, rows: Array) -> None:
+        """Fill the stacks of `rows` with zeros."""
         self._stack[rows] = 0
         self._inner.reset(rows)
 
@@ -134,6 +137,7 @@ class ImageSensor(Sensor):
         self._read = read
 
     def observe(self, rows: Array) -> list[bytes]:
+        """Return the images of `rows` as PNGs."""
         return encode_images(self._read(rows))
 
 
