@@ -190,13 +190,14 @@ class ReplayBatch:
         """Return the mean of (m, …) over the valid decisions and all further dimensions."""
         return x.mean() if self.valid is None else x[self.valid].mean()
 
-    def means(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    def means(self, x: torch.Tensor, dim: int = 0, *further: int) -> torch.Tensor:
         """Return the means over the valid decisions.
 
         :param x: Values (…, m, …).
         :param dim: Dimension of the m decisions.
+        :param further: Further dimensions, over which the means are, too.
         """
-        return (x if self.valid is None else x[(slice(None),) * dim + (self.valid,)]).mean(dim)
+        return (x if self.valid is None else x[(slice(None),) * dim + (self.valid,)]).mean((dim, *further))
 
     def _decision_states(self, states: torch.Tensor) -> torch.Tensor:
         """Return the states of the decisions (m, …) from all states (sequences, length + 1, …)."""

@@ -20,7 +20,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from sb3_ext.agents import AgentTableLike
 from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, checked_signals, schedule
 from sb3_ext.collector import Collection
-from sb3_ext.distributions import SquashedActions, concatenate
+from sb3_ext.distributions import SquashedActions
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.imitation import BehavioralCloning, checked_cloning
@@ -399,7 +399,11 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
                 for signal in learning:
                     for name, value in signal.update(batch).items():
                         log[f"{signal.name}_{name}"].append(torch.as_tensor(value))
-        self._means = {name: torch.stack(values).mean(0).tolist() for name, values in log.items()}
+        # Mostly a single update is due at once.
+        self._means = {
+            name: values[0].tolist() if len(values) == 1 else torch.stack(values).mean(0).tolist()
+            for name, values in log.items()
+        }
 
     def _end_update(self) -> None:
         super()._end_update()
@@ -432,7 +436,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             next_q = policy.critic_target(self._following_states(batch, memory), continuous)
             next_value = self._soft_value(next_q, following, log_prob, alpha)
             rewards = torch.stack([signal.rewards(batch) for signal in self._signals()], 1) * self._strength
-            discount = self._gamma * (1 - batch.terminated.unsqueeze(1) * self._ends)
+            discount = self._gamma - batch.terminated.unsqueeze(1) * (self._gamma * self._ends)
             target = torch.addcmul(rewards, discount, next_value)
 
         # J(Q) = ½ (Q − y)², averaged over the reward signals
@@ -444,19 +448,18 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             q = q.gather(3, indices[:, None].expand(2, -1, q.shape[2], -1)).mean(3)
         else:
             q = q.squeeze(3)
-        q_losses = 0.5 * batch.means((q - target).square(), 1).mean(1)
+        q_losses = 0.5 * batch.means((q - target).square(), 1, 2)
 
         # J(π) = −V(s), for the actor alone
         continuous, log_prob = current.rsample(self._noise(minibatch, part))
-        values = batch.means(self._soft_value(policy.critic(states.detach(), continuous), current, log_prob, alpha))
-        policy_loss = -values.mean()
+        values = self._soft_value(policy.critic(states.detach(), continuous), current, log_prob, alpha)
+        policy_loss = -batch.mean(values)
 
         # J(α) = −log α · (log π + target entropy)
-        log_probs, targets = self._entropies(current, log_prob, batch.action_masks)
-        log_probs = batch.means(log_probs)
+        log_probs, targets = self._entropies(batch, current, log_prob)
         ent_coef_loss = log_probs.new_zeros(())
         if self.learns_ent_coef:
-            ent_coef_loss = -(policy.log_ent_coef * (log_probs + batch.means(targets))).sum()
+            ent_coef_loss = -(policy.log_ent_coef * (log_probs + targets)).sum()
 
         policy.clear_gradients()
         critic_loss = q_losses.sum() + ent_coef_loss
@@ -474,7 +477,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             "q_loss": q_losses.detach(),
             "actor_loss": policy_loss.detach(),
             "ent_coef_loss": ent_coef_loss.detach(),
-            "value": values.detach(),
+            "value": batch.means(values.detach()),
             "reward": batch.means(rewards),
             "log_prob": log_probs,
             "ent_coef": alpha,
@@ -521,22 +524,23 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
 
     @torch.no_grad()
     def _entropies(
-        self, actions: SquashedActions, log_prob: torch.Tensor | None, masks: torch.Tensor
+        self, batch: ReplayBatch, actions: SquashedActions, log_prob: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return expected log-probabilities and target entropies, (m, entropy coefficients) each."""
+        """Return means of expected log-probabilities and of target entropies, (entropy coefficients,) each."""
         log_probs, targets = [], []
         if log_prob is not None:
-            log_probs.append(log_prob.detach())
+            log_probs.append(batch.means(log_prob.detach()))
             target = self.target_entropy
             target = -actions.spec.continuous_size if isinstance(target, str) else target
-            targets.append(torch.full_like(log_probs[0], target))
+            targets.append(log_probs[0].new_full((1,), target))
         if actions.log_probs is not None:
-            shape = (len(masks), len(self._branch_offsets))
+            shape = (len(batch), len(self._branch_offsets))
             expected = actions.log_probs.exp() * actions.log_probs
-            log_probs.append(expected.new_zeros(shape).index_add_(1, self._branch, expected))
-            allowed = expected.new_zeros(shape).index_add_(1, self._branch, masks.to(expected.dtype))
-            targets.append(_DISCRETE_TARGET * allowed.log())
-        return concatenate(log_probs), concatenate(targets)
+            log_probs.append(batch.means(expected.new_zeros(shape).index_add_(1, self._branch, expected)))
+            masks = batch.action_masks.to(expected.dtype)
+            allowed = expected.new_zeros(shape).index_add_(1, self._branch, masks)
+            targets.append(batch.means(_DISCRETE_TARGET * allowed.log()))
+        return torch.cat(log_probs), torch.cat(targets)
 
     def _record(self, means: dict[str, Any]) -> None:
         """Log the mean values of the updates."""

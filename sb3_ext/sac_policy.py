@@ -125,7 +125,9 @@ class UnitySACPolicy(AgentPolicy):
 
     def actions_of(self, batch: ReplayBatch) -> tuple[SquashedActions, SquashedActions]:
         """Return the distributions of a batch's decisions, and of the next ones, which have no gradient."""
-        masks, following_masks = batch.action_masks, batch.next_action_masks
+        masks = following_masks = None
+        if self.adapter.spec.action_spec.discrete_size:
+            masks, following_masks = batch.action_masks, batch.next_action_masks
         if self.body.memory is None:
             current = self.body(batch.inputs)[0]
             with torch.no_grad():
