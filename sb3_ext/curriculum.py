@@ -180,7 +180,7 @@ class EnvironmentParameterManager:
     """
 
     def __init__(self, settings: RunSettings, run: Run) -> None:
-        self._courses: dict[str, ParameterCurriculum] = {}
+        self._curricula: dict[str, ParameterCurriculum] = {}
         self._seeds: dict[str, int] = {}  # seed of each parameter's first lesson; the next ones follow
         self._taught = [
             name for name, given in settings.environment_parameters.items() if isinstance(given, Curriculum)
@@ -191,37 +191,37 @@ class EnvironmentParameterManager:
                 lessons, status = given.curriculum, run.lesson(name)
             else:
                 lessons, status = [Lesson(name=name, value=given)], {}
-            self._courses[name], self._seeds[name] = ParameterCurriculum(name, lessons, status), seed
+            self._curricula[name], self._seeds[name] = ParameterCurriculum(name, lessons, status), seed
             seed += len(lessons)
 
     @property
     def constants(self) -> dict[str, float]:
         """Parameters that are constant now, with their values."""
-        values = {name: course.lesson.value for name, course in self._courses.items()}
+        values = {name: curriculum.lesson.value for name, curriculum in self._curricula.items()}
         return {name: value.sampler_parameters.value for name, value in values.items() if isinstance(value, Constant)}
 
     @property
     def lessons(self) -> dict[str, ParameterCurriculum]:
         """Parameters that have lessons."""
-        return {name: self._courses[name] for name in self._taught}
+        return {name: self._curricula[name] for name in self._taught}
 
     def steps_to_lesson(self, behavior: str, steps: int, max_steps: int) -> int | None:
         """Return the timesteps until the progress of a behavior may complete a lesson; None for never.
 
         :param steps: Current timesteps of the behavior, of `max_steps`.
         """
-        due = [course.steps_of_progress(behavior, max_steps) for course in self.lessons.values()]
+        due = [curriculum.steps_of_progress(behavior, max_steps) for curriculum in self.lessons.values()]
         return min((step - steps for step in due if step is not None and step > steps), default=None)
 
     def report(self) -> None:
         """Report the variables of the lessons' completion to `training_status.json`."""
-        for course in self.lessons.values():
-            course.report()
+        for curriculum in self.lessons.values():
+            curriculum.report()
 
     @property
     def stats(self) -> dict[str, float]:
         """Current lessons, by their TensorBoard tags in Unity's trainer."""
-        return {f"Environment/Lesson Number/{name}": course.number for name, course in self.lessons.items()}
+        return {f"Environment/Lesson Number/{name}": curriculum.number for name, curriculum in self.lessons.items()}
 
     def values(self, names: Sequence[str] | None = None) -> list[ParameterValue]:
         """Return the current values or samplers of parameters.
@@ -230,12 +230,12 @@ class EnvironmentParameterManager:
 
         :param names: Names of some parameters; by default of all.
         """
-        chosen = [self._courses[name] for name in (self._courses if names is None else names)]
+        chosen = [self._curricula[name] for name in (self._curricula if names is None else names)]
         values = []
-        for course in chosen:
-            given = course.lesson.value.sampler_parameters.seed
-            first = self._seeds[course.name] + course.number if given < 0 else given
-            values.append(ParameterValue(course.name, course.lesson.value, first))
+        for curriculum in chosen:
+            given = curriculum.lesson.value.sampler_parameters.seed
+            first = self._seeds[curriculum.name] + curriculum.number if given < 0 else given
+            values.append(ParameterValue(curriculum.name, curriculum.lesson.value, first))
         return values
 
     def send(self, pool: PlayerPool, names: Sequence[str] | None = None, first_player: int = 0) -> None:
@@ -253,9 +253,9 @@ class EnvironmentParameterManager:
         :param learned: Progress since the last call, by behavior.
         :return: Names of parameters with a new lesson, and whether any of them requires a reset of the scene.
         """
-        changed = [course for course in self._courses.values() if course.is_complete(learned)]
-        resets = [course.advance() for course in changed]
+        changed = [curriculum for curriculum in self._curricula.values() if curriculum.is_complete(learned)]
+        resets = [curriculum.advance() for curriculum in changed]
         if changed:
-            for course in self._courses.values():
-                course.reset()
-        return [course.name for course in changed], any(resets)
+            for curriculum in self._curricula.values():
+                curriculum.reset()
+        return [curriculum.name for curriculum in changed], any(resets)

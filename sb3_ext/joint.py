@@ -235,8 +235,8 @@ class JointTraining:
         for name, episodes in samples.episodes.items():
             self._learners[name].take_episodes(episodes)
         for match in samples.matches:
-            rivals = [(self._learners[name], step, file) for name, step, file in match.rivals]
-            self._learners[match.behavior].rate(match.score, rivals)
+            opponents = [(self._learners[name], step, file) for name, step, file in match.opponents]
+            self._learners[match.behavior].rate(match.score, opponents)
         self._take_statistics(samples)
         for name in samples.finished:
             self._finished[name].add(number)

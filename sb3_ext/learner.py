@@ -121,12 +121,12 @@ class Learner:
         if reset:
             self.model.discard_experience()
 
-    def rate(self, score: float, rivals: Sequence[tuple[Learner, int | None, int | None]]) -> None:
+    def rate(self, score: float, opponents: Sequence[tuple[Learner, int | None, int | None]]) -> None:
         """Update the ratings with the result of a match from a sampler.
 
         :param score: Score of the behavior: 1, ½ or 0.
-        :param rivals: Learner of each rival, with step and file of the opponent; see `SelfPlay.opponent`.
+        :param opponents: Learner of each rival, with step and file of the opponent; see `SelfPlay.opponent`.
         """
         assert self.self_play is not None
-        found = [other.self_play.opponent(step, file) for other, step, file in rivals if other.self_play is not None]
-        self.self_play.rate(score, [rival for rival in found if rival is not None])
+        found = [other.self_play.opponent(step, file) for other, step, file in opponents if other.self_play is not None]
+        self.self_play.rate(score, [opponent for opponent in found if opponent is not None])

@@ -53,9 +53,9 @@ class LearningModel(Protocol):
 
 @dataclass(eq=False)
 class Opponent:
-    """Opponent for a team: `player()` acts, `elo` is its rating, `step` the timestep of a snapshot."""
+    """Opponent for a team: `get_policy()` returns its policy, `elo` is its rating, `step` that of a snapshot."""
 
-    player: Callable[[], ActingPolicy] = field(repr=False)
+    get_policy: Callable[[], ActingPolicy] = field(repr=False)
     elo: float
     step: int | None = None
     file: int | None = None
@@ -63,14 +63,14 @@ class Opponent:
 
 
 class Match(NamedTuple):
-    """Result of a match: `behavior` scored `score` (1, ½ or 0) against `rivals`.
+    """Result of a match: `behavior` scored `score` (1, ½ or 0) against `opponents`.
 
-    Each rival is a behavior with `step` and `file` of its opponent.
+    Each is a behavior with `step` and `file` of its `Opponent`.
     """
 
     behavior: str
     score: float
-    rivals: list[tuple[str, int | None, int | None]]
+    opponents: list[tuple[str, int | None, int | None]]
 
 
 class SelfPlayState(NamedTuple):
@@ -210,14 +210,14 @@ class SelfPlay:
             return self.newest
         return next((snapshot for snapshot in self.snapshots if snapshot.step == step), None)
 
-    def rate(self, score: float, rivals: Sequence[Opponent]) -> None:
+    def rate(self, score: float, opponents: Sequence[Opponent]) -> None:
         """Update the ratings after one match of the newest weights."""
-        rivals = [rival for rival in rivals if rival is not self.newest]
-        expected = [1 / (1 + 10 ** ((rival.elo - self.elo) / _ELO_SCALE)) for rival in rivals]
-        for rival, chance in zip(rivals, expected, strict=True):
-            gain = self.k_factor * (score - chance) / len(rivals)
+        opponents = [opponent for opponent in opponents if opponent is not self.newest]
+        expected = [1 / (1 + 10 ** ((opponent.elo - self.elo) / _ELO_SCALE)) for opponent in opponents]
+        for opponent, chance in zip(opponents, expected, strict=True):
+            gain = self.k_factor * (score - chance) / len(opponents)
             self.newest.elo += gain
-            rival.elo -= gain
+            opponent.elo -= gain
 
     def _read_files(self, spec: BehaviorSpec, ratings: Mapping[str, float]) -> None:
         self.files = [
@@ -246,7 +246,7 @@ class SelfPlay:
 
     def newest_snapshot(self) -> tuple[int, dict[str, Array]]:
         """Return step and weights of the last snapshot."""
-        actor, step = self.snapshots[-1].player(), self.snapshots[-1].step
+        actor, step = self.snapshots[-1].get_policy(), self.snapshots[-1].step
         assert isinstance(actor, AgentPolicy)
         assert step is not None
         return step, actor.weights()
@@ -281,7 +281,7 @@ class SelfPlay:
             return self._kept
         snapshots = []
         for snapshot in self.snapshots:
-            actor, step = snapshot.player(), snapshot.step
+            actor, step = snapshot.get_policy(), snapshot.step
             assert isinstance(actor, AgentPolicy)
             assert step is not None
             snapshots.append((step, snapshot.elo, actor.weights()))
@@ -322,8 +322,8 @@ class FixedOpponents(SelfPlay):
         self._read_files(spec, {})
 
 
-def _opponent(player: ActingPolicy, elo: float, step: int | None = None, file: int | None = None) -> Opponent:
-    return Opponent(lambda: player, elo, step, file)
+def _opponent(policy: ActingPolicy, elo: float, step: int | None = None, file: int | None = None) -> Opponent:
+    return Opponent(lambda: policy, elo, step, file)
 
 
 def _next_multiple(steps: int, of: int) -> int:
@@ -415,12 +415,12 @@ class Matchmaker:
         opponents = [self._matchups[number][name] for number in numbers.tolist()]
         for opponent in dict.fromkeys(opponents):
             acting = rows[np.array([other is opponent for other in opponents])[matchup]]
-            player = opponent.player()
-            size = player.memory_size
+            policy = opponent.get_policy()
+            size = policy.memory_size
             team.require_room(size)
             # A model file samples by itself.
-            options = {"generator": self.generator} if isinstance(player, AgentPolicy) else {}
-            chosen, team.memory[acting, :size] = player.select_actions(
+            options = {"generator": self.generator} if isinstance(policy, AgentPolicy) else {}
+            chosen, team.memory[acting, :size] = policy.select_actions(
                 [array[acting] for array in table.observations],
                 table.action_mask[acting],
                 team.memory[acting, :size],
@@ -451,9 +451,9 @@ class Matchmaker:
         matchups = team.matchup[rows[first]]
         for reward, number in zip(rewards[is_whole].tolist(), matchups[is_whole].tolist(), strict=True):
             score = 0.5 if reward == 0 else float(reward > 0)
-            rivals = {name: rival for name, rival in self._matchups[number].items() if name != self.learning}
-            team.play.rate(score, list(rivals.values()))
-            others = [(name.partition("?")[0], rival.step, rival.file) for name, rival in rivals.items()]
+            opponents = {name: opponent for name, opponent in self._matchups[number].items() if name != self.learning}
+            team.play.rate(score, list(opponents.values()))
+            others = [(name.partition("?")[0], opponent.step, opponent.file) for name, opponent in opponents.items()]
             self._matches.append(Match(self.learning.partition("?")[0], score, others))
 
     def pop_matches(self) -> list[Match]:
@@ -476,12 +476,12 @@ class Matchmaker:
         team.matchup[starts] = self._current
         team.memory[starts] = 0
         group, in_group = table.group, table.group_id > 0
-        mates, late = np.flatnonzero(table.alive & ~starts & in_group), np.flatnonzero(starts & in_group)
-        if len(mates) and len(late):
-            groups, first = np.unique(group[mates], return_index=True)
-            place = np.minimum(np.searchsorted(groups, group[late]), len(groups) - 1)
-            joins = groups[place] == group[late]
-            team.matchup[late[joins]] = team.matchup[mates[first[place[joins]]]]
+        playing, starting = np.flatnonzero(table.alive & ~starts & in_group), np.flatnonzero(starts & in_group)
+        if len(playing) and len(starting):
+            groups, first = np.unique(group[playing], return_index=True)
+            place = np.minimum(np.searchsorted(groups, group[starting]), len(groups) - 1)
+            joins = groups[place] == group[starting]
+            team.matchup[starting[joins]] = team.matchup[playing[first[place[joins]]]]
         team.alive, team.group = table.alive.copy(), group
 
 

@@ -171,9 +171,9 @@ class Training(JointTraining):
         for sampler in samplers:
             sampler.start_matches()
         run.start(settings)
-        for course in curricula.lessons.values():
-            if course.number:
-                LOG.info(course.line)
+        for curriculum in curricula.lessons.values():
+            if curriculum.number:
+                LOG.info(curriculum.line)
 
     def run_to_the_end(self) -> int:
         """Train until each behavior has completed its timesteps or a signal arrives, and save, also after errors.

@@ -144,7 +144,7 @@ def learn(config: Path, minutes: float, areas: int, seed: int) -> dict[str, Any]
         assert model.self_play is not None
         model.self_play.setup(model)
         oldest = model.self_play.snapshots[0]
-        opponents[name] = oldest.step or 0, oldest.player()
+        opponents[name] = oldest.step or 0, oldest.get_policy()
     opponents["random actions"] = 0, Random(seed)
     games = {}
     for name, (_, other) in opponents.items():

@@ -131,8 +131,8 @@ class Referee(SelfPlayVecEnv):
 
         result = super()._advance(noting, actions)
         for row in range(ROWS):
-            if deciding[row] and isinstance(player := self.meets[row // MEMBERS].player(), Constant):
-                assert sent[other].discrete[row] == player.choice
+            if deciding[row] and isinstance(player := self.meets[row // MEMBERS].get_policy(), Constant):
+                assert sent[other].discrete[row] == player.action
         # Results by Elo's formula, one per match that was not interrupted
         newest = self.self_play.newest
         for area in range(AREAS):
@@ -184,7 +184,7 @@ def test_opponents_and_ratings_equal_those_of_a_reference_match_by_match(make: A
     assert env.learned == [240, 480, 720, 960]  # all agents act at once: six per step
     assert [snapshot.step for snapshot in play.snapshots] == [900, 954, 1002]
     assert play.taken == 21
-    kinds = {type(opponent.player()).__name__ for opponent in play.drawn}
+    kinds = {type(opponent.get_policy()).__name__ for opponent in play.drawn}
     assert kinds == {"Constant", "UnityPolicy"}
     assert len(set(play.drawn)) > 5
     assert env.results > 50
@@ -292,7 +292,7 @@ def test_a_snapshot_acts_as_the_policy_did(make: Any, kind: type[UnityAlgorithm]
     assert [snapshot.step for snapshot in snapshots] == [0, *then]
     assert len(then) >= 3
     for snapshot in list(snapshots)[1:]:
-        player = snapshot.player()
+        player = snapshot.get_policy()
         assert player.memory_size == (memory + CHOICES if memory else 0)  # with the previous action
         states = np.zeros((50, player.memory_size), np.float32)
         assert (
@@ -301,7 +301,7 @@ def test_a_snapshot_acts_as_the_policy_did(make: Any, kind: type[UnityAlgorithm]
         assert torch.equal(_logits(player, observations), logits[snapshot.step])
         assert not hasattr(player, "optimizer") or player.optimizer is None
         assert sum(p.numel() for p in player.parameters()) < sum(p.numel() for p in model.policy.parameters())
-    assert not torch.equal(*(_logits(snapshots[i].player(), observations) for i in (0, -1)))
+    assert not torch.equal(*(_logits(snapshots[i].get_policy(), observations) for i in (0, -1)))
 
 
 def _logits(policy: Any, observations: list[Array]) -> torch.Tensor:
@@ -328,7 +328,7 @@ def test_a_loaded_model_continues_with_its_opponents_and_rating(make: Any, tmp_p
     assert after.elo == before.elo
     observations = [np.zeros((50, 4), np.float32)]
     for old, new in zip(before.snapshots, after.snapshots, strict=True):
-        assert torch.equal(_logits(old.player(), observations), _logits(new.player(), observations))
+        assert torch.equal(_logits(old.get_policy(), observations), _logits(new.get_policy(), observations))
 
 
 # --- Model files -----------------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def test_a_model_file_acts_as_opponent_and_is_rated(make: Any, tmp_path: Path) -
     model = small(again)
     model.learn(200, callback=SelfPlayCallback())
     (file,) = again.self_play.files
-    assert isinstance(file.player(), OnnxPolicy)
+    assert isinstance(file.get_policy(), OnnxPolicy)
     assert set(again.matchmaker.players("Duelist?team=1")) == {file}
     assert again.self_play.elo + file.elo == pytest.approx(2400)
     assert file.elo != 1200
