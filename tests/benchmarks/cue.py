@@ -1,4 +1,4 @@
-"""How soon an LSTM learns to remember: updates that cut all trajectories beside updates of finished trajectories.
+"""Learning of an LSTM to recall a cue: updates that cut all trajectories, and updates of finished trajectories.
 
 python tests/benchmarks/cue.py --seeds 0 1 2 3                # up to a minute per run
 

@@ -235,7 +235,7 @@ def test_the_recurrent_state_of_the_critic_follows_each_member_through_its_episo
     model = place.model
     assert model.policy.group_body.memory is not None
     cell = copy.deepcopy(model.policy.group_body.memory.lstm).double()
-    remembered: dict[tuple[int, str], Any] = {}  # of an episode, by V or b
+    recurrent: dict[tuple[int, str], Any] = {}  # of an episode, by V or b
     estimate, evaluate, rollouts = model._estimate, model.policy.evaluate, []
 
     @torch.no_grad()
@@ -251,13 +251,13 @@ def test_the_recurrent_state_of_the_critic_follows_each_member_through_its_episo
         for number in sorted(reference.decisions):
             episode, both = place.decisions[number].episode, []
             for name, of in (("V", reference.state), ("b", reference.others)):
-                before = remembered.get((episode, name))
-                one, remembered[episode, name] = value(of(number), before, reference.size(number))
+                before = recurrent.get((episode, name))
+                one, recurrent[episode, name] = value(of(number), before, reference.size(number))
                 both.append(one)
             expected[number] = both
             if number in lasts:
                 x, members = reference.end(number)
-                ends[number], _ = value(x, remembered[episode, "V"], members)
+                ends[number], _ = value(x, recurrent[episode, "V"], members)
         values = np.array([expected[number] for number in reference.decisions])
         np.testing.assert_allclose(rollout.values[..., 0], values, atol=1e-5)
         np.testing.assert_allclose(rollout.returns[:, 0, 0], reference.estimates(values[:, 0], ends), atol=1e-5)

@@ -58,7 +58,7 @@ class Decision:
     agent: int
     episode: int
     members: list[int]
-    """The newest decisions of all who are in the group, this one included."""
+    """The newest decisions of all members of the group, including this one."""
     action: Array = field(default_factory=lambda: np.zeros(0))
     reward: float = 0.0
     follows: int | None = None

@@ -148,7 +148,7 @@ def test_calls_may_come_in_any_frames_and_pieces(connection: PlayerConnection, c
         assert client.reply()[0] == b"%d" % number
 
 
-def test_headers_of_the_table_that_changes_are_read_anew(connection: PlayerConnection, client: RawClient) -> None:
+def test_headers_of_the_table_that_changes_are_read_again(connection: PlayerConnection, client: RawClient) -> None:
     """The same bytes name another method once the table has changed, see `_State._decode`."""
     client.start()
     for stream in (1, 3, 5):
@@ -204,7 +204,7 @@ def test_a_reply_waits_for_the_windows_of_the_client(
 
 
 @pytest.mark.parametrize("received", [True, False])
-def test_pings_are_answered_while_nobody_receives(
+def test_pings_are_answered_while_no_call_receives(
     connection: PlayerConnection, client: RawClient, received: bool
 ) -> None:
     client.start()
@@ -253,7 +253,7 @@ def test_a_client_that_violates_http2_is_dropped(connection: PlayerConnection, r
     assert call.result(5) == b"reply"
 
 
-def test_a_time_out_tells_of_a_client_of_another_protocol(connection: PlayerConnection) -> None:
+def test_a_timeout_reports_a_client_of_another_protocol(connection: PlayerConnection) -> None:
     with socket.create_connection(("127.0.0.1", connection.port), timeout=10) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         while stranger.recv(1 << 16):
@@ -281,7 +281,7 @@ def test_a_player_that_violates_http2_is_one_error(connection: PlayerConnection,
         pytest.param(lambda client: frame(HEADERS, END_HEADERS, 3, client.headers()), id="before the message"),
     ],
 )
-def test_a_connection_that_ends_in_a_message_is_an_error(
+def test_a_connection_that_ends_in_a_message_raises(
     connection: PlayerConnection, client: RawClient, make: Callable[[RawClient], bytes]
 ) -> None:
     client.start()
@@ -335,7 +335,7 @@ def test_a_compressed_message_of_grpcio_gets_a_status(connection: PlayerConnecti
 
 
 @pytest.mark.parametrize("end", ["cancel", "deadline"])
-def test_a_call_that_the_player_gives_up_is_an_error(connection: PlayerConnection, end: str) -> None:
+def test_a_call_that_the_player_cancels_raises(connection: PlayerConnection, end: str) -> None:
     call = connect_to(connection.port).future(b"message", timeout=0.3 if end == "deadline" else None)
     assert connection.receive(5) == b"message"
     if end == "cancel":
@@ -343,7 +343,7 @@ def test_a_call_that_the_player_gives_up_is_an_error(connection: PlayerConnectio
     while not call.done():
         time.sleep(0.01)
     time.sleep(0.1)  # the end has to arrive
-    connection.send(b"to nobody")
+    connection.send(b"unread")
     with pytest.raises(PlayerError, match="has ended or disconnected"):
         connection.receive(60)
 
