@@ -240,7 +240,7 @@ def test_calls_in_the_wrong_order_and_unknown_names_leave_the_environment_usable
         (ActionTuple(discrete=np.zeros((1, 1), int)), r"continuous actions .* got \(1, 0\)"),
         (ActionTuple(np.zeros((1, 1)), np.zeros((1, 1), int)), r"discrete actions .* \(1, 0\), got \(1, 1\)"),
         (ActionTuple(np.full((1, 1), np.nan)), "NaN"),
-        (np.zeros((1, 1)), "an ActionTuple, not ndarray"),
+        (np.zeros((1, 1)), "an ActionTuple, got ndarray"),
     ],
 )
 def test_actions_that_do_not_fit_raise_and_leave_the_environment_usable(

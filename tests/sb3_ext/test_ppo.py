@@ -740,7 +740,7 @@ def test_schedules_decrease_to_unitys_minimum_and_functions_are_kept() -> None:
         ({"batch_size": 32, "policy_kwargs": {"memory_size": 8}}, "sequence_length 64"),
         ({"policy_kwargs": {"vis_encode_type": "simpel"}}, None),
         ({"action_scaling": "tanh"}, "clip"),
-        ({"second_critic": "median"}, "'max', 'min' or 'mean', not 'median'"),
+        ({"second_critic": "median"}, "'max', 'min' or 'mean', got 'median'"),
         ({"second_critic": "min", "policy_kwargs": {"shared_critic": True}}, "give one of them"),
     ],
 )
