@@ -18,7 +18,7 @@ else
     tests/test_{connection,demonstrations,doors,player,side_channels,slots,spaces}.py)
 fi
 requirements() { # what setup.cfg asks for and is no matter of learning or plotting, each as the set "$1" wants it
-  local lower='s/^ *(numpy|grpcio|protobuf|pillow|gymnasium|pettingzoo)>=([0-9.]+).*/\1'
+  local lower='s/^ *(numpy|grpcio|hpack|protobuf|zlib-ng|gymnasium|pettingzoo)>=([0-9.]+).*/\1'
   case $1 in
     lowest) sed -nE "$lower==\2.*/p" setup.cfg ;;
     protobuf-*) sed -nE "$lower/p" setup.cfg | sed "s/^protobuf\$/&==${1#*-}.*/" ;;

@@ -8,8 +8,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import grpc
-
 from unity_gym.errors import PlayerError, ProtocolError
 from unity_gym.scenes.messages import decode_actions, empty, initialization, output
 from unity_gym.scenes.parameters import EnvironmentParameters
@@ -18,6 +16,11 @@ from unity_gym.specs import ActionSpec, Array
 from unity_gym.wire.encode import STATUS_OK
 from unity_gym.wire.messages import QUIT, RESET, UnityMessage
 
+try:
+    import grpc
+except ImportError as error:  # pragma: no cover
+    raise PlayerError("the embedded scenes need grpcio: install it with pip install 'unity-gym[scenes]'") from error
+
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -25,7 +28,7 @@ _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 ]
-_DIAL_PATIENCE = 30.0  # seconds that the player waits until the client listens
+_CONNECT_PATIENCE = 30.0  # seconds that the player waits until the client listens
 
 ENGINE_CONFIGURATION = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 ENVIRONMENT_PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
@@ -117,10 +120,10 @@ class Communicator:
         :raises Quit: If the client closes the connection.
         """
         try:
-            reply = self._call(initialization(), wait_for_ready=True, timeout=_DIAL_PATIENCE)
+            reply = self._call(initialization(), wait_for_ready=True, timeout=_CONNECT_PATIENCE)
         except grpc.RpcError as error:
             raise PlayerError(
-                f"no ML-Agents client answered on port {self._port} for {_DIAL_PATIENCE:g} s "
+                f"no ML-Agents client answered on port {self._port} for {_CONNECT_PATIENCE:g} s "
                 f"({error.code().name}); start one that listens there, or name its port with --mlagents-port"
             ) from error
         first = UnityMessage.FromString(reply).unity_input.rl_initialization_input
