@@ -1,7 +1,7 @@
 """Child processes that never outlive this one, however it ends.
 
 Each is started by a separate process, the watchdog. The watchdog ends the child and removes its temporary log when this
-process closes the child or is gone, also after a SIGKILL. The kernel's own mechanism, PR_SET_PDEATHSIG, depends on the
+process closes the child or ends, also after a SIGKILL. The kernel's own mechanism, PR_SET_PDEATHSIG, depends on the
 thread that launched a child, and would kill the child at the end of that thread.
 """
 

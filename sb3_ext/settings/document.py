@@ -45,7 +45,7 @@ class Document:
         self._mistakes: dict[str, int] = {}  # message: line, 0 where it has none
 
     def read(self, text: str) -> Tree:
-        """Return the tree of a YAML text and store where each of its keys stands.
+        """Return the tree of a YAML text and store the position of each key.
 
         :raises SettingsError: If the text is no YAML, empty, too long, or no block of keys.
         """

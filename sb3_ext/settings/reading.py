@@ -173,12 +173,14 @@ def _check_lessons(document: Document, tree: Tree) -> None:
                 continue
             if followed not in behaviors and "default_settings" not in tree:
                 near = f"; known: {', '.join(behaviors)}{did_you_mean(followed, behaviors)}"
-                reason = "give a behavior that stands under behaviors, or the lesson never ends"
+                reason = "give a behavior under behaviors, or the lesson never ends"
                 document.report((*path, "behavior"), f"is {followed!r:.80}: {reason}{near}")
                 continue
             block = block_of(behaviors, followed) if followed in behaviors else default
             if criteria.get("measure") == "Elo" and block.get("self_play") is None:
-                reason = f"give {followed} a block self_play, or measure reward: only who plays has a rating"
+                reason = (
+                    f"give {followed} a block self_play, or measure reward: only behaviors with self_play have a rating"
+                )
                 document.report((*path, "measure"), f"is 'Elo': {reason}")
 
 

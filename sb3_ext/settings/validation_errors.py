@@ -62,7 +62,7 @@ def _mistakes(error: ErrorDetails, prefix: KeyPath) -> Iterator[tuple[KeyPath, s
                 yield (*path, key), unknown_key(key, value[key], context["known"])
             return
         case "missing":
-            yield path, "is missing: give it a value, or delete the block that it stands in"
+            yield path, "is missing: give it a value, or delete its block"
             return
         case "settings":
             if context["at"]:
@@ -103,9 +103,9 @@ _ELSEWHERE = {
     "trainer": "write trainer_type",
     "use_recurrent": "write network_settings.memory with sequence_length and memory_size",
     "lambda": "write lambd",
-    "output_path": "delete it: checkpoint_settings.results_dir says where results go",
-    "summary_path": "delete it: checkpoint_settings.results_dir says where results go",
-    "model_path": "delete it: checkpoint_settings.results_dir says where results go",
+    "output_path": "delete it, and set the folder of the results by checkpoint_settings.results_dir",
+    "summary_path": "delete it, and set the folder of the results by checkpoint_settings.results_dir",
+    "model_path": "delete it, and set the folder of the results by checkpoint_settings.results_dir",
 }
 _HOMES: dict[str, type[Block]] = {
     "hyperparameters": PPOHyperparameters,

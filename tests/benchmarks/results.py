@@ -56,8 +56,8 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
 - **documented**: the reward that Unity documents for the scene, whatever the configuration changes in it. Those of
   Match3 belong to a board of 9 x 8.
 - **unity-learn**: the mean of the last {steady} summaries of training, with sampled actions. For several seeds it is
-  the range; one seed says nothing about the spread. A run that the documented reward ended has been stopped by this
-  very mean: the figure says that the reward was reached, not where longer training ends.
+  the range; one seed gives no spread. A run that the documented reward ended has been stopped by this
+  very mean: the figure shows that the reward was reached, not where longer training ends.
 - **seeds**: the seeds with a recorded run. A newer run of a seed replaces the older one, whichever is better. Figures
   with a source are what earlier sessions recorded; unrecorded runs of that time cannot be ruled out.
 - **timesteps**: decisions of all agents and behaviors up to the last summary. A run with fewer than {steady} summaries

@@ -663,7 +663,7 @@ def wait(sockets: Iterable[socket.socket], seconds: float | None) -> list[socket
     :return: The sockets that are ready.
     """
     if hasattr(select, "poll"):
-        poller = select.poll()  # knows no highest descriptor, as `select.select` does
+        poller = select.poll()  # without the limit of `select.select` on descriptors
         by_descriptor = {each.fileno(): each for each in sockets}
         for descriptor in by_descriptor:
             poller.register(descriptor, select.POLLIN)
