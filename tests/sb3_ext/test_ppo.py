@@ -710,7 +710,7 @@ def test_a_model_rejects_agents_of_another_behavior(tmp_path: Path) -> None:
     model = PPO("UnityPolicy", env, device="cpu")
     same_spaces = make_toys(env.action_space, env.observation_space, 4)  # but one vector instead of two sensors
     model.set_env(same_spaces)
-    with pytest.raises(UnityGymError, match="another behavior"):
+    with pytest.raises(UnityGymError, match="incompatible with the behavior spec"):
         model.learn(10)
     same_spaces.close()
     env.close()
@@ -731,7 +731,7 @@ def test_schedules_decrease_to_unitys_minimum_and_functions_are_kept() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"ratio": "row"}, "column.*action"),
+        ({"ratio": "row"}, "dimension.*action"),
         ({"rollout": "whole"}, "trajectories"),
         ({"batch_size": 0}, "batch_size"),
         ({"time_horizon": 0}, "time_horizon"),
