@@ -29,7 +29,8 @@ class Memory(nn.Module):
                         nn.init.xavier_uniform_(gate)
                 else:
                     parameter.zero_()
-                    parameter[hidden : 2 * hidden] = 1  # forget gate: both biases together keep 88 % of the cell state
+                    if name.startswith("bias_ih"):
+                        parameter[hidden : 2 * hidden] = 1  # forget gate: keep the cell state at first
 
     def forward(
         self,

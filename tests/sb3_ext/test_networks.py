@@ -1,7 +1,5 @@
 """Encoders, attention, goal conditioning, memory and normalization of `NetworkBody`."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -127,14 +125,10 @@ def test_an_lstm_over_a_sequence_equals_single_steps() -> None:
     torch.testing.assert_close(features.reshape(4, 5, 6)[:, -1], end[:, :6])
 
 
-def test_the_forget_gate_starts_as_open_as_in_unitys_network() -> None:
+def test_the_forget_gate_starts_at_one() -> None:
     lstm = body(sensor(3), memory_size=12).memory.lstm
-    actual = lstm.bias_ih_l0 + lstm.bias_hh_l0
-    np.testing.assert_array_equal(actual.detach().numpy(), np.repeat([0, 2, 0, 0], 6))
-    file = Path(__file__).parent / "mlagents" / "Hallway" / "Hallway" / "checkpoint.pt"  # before its first update
-    unity = torch.load(file, weights_only=True)["Policy"]
-    bias_ih, bias_hh = (unity[f"network_body.lstm.lstm.bias_{name}_l0"] for name in ("ih", "hh"))
-    np.testing.assert_allclose((bias_ih + bias_hh).numpy(), np.repeat([0, 2, 0, 0], len(bias_ih) // 4), atol=1e-6)
+    bias = lstm.bias_ih_l0 + lstm.bias_hh_l0
+    np.testing.assert_array_equal(bias.detach().numpy(), np.repeat([0, 1, 0, 0], 6))
 
 
 def test_running_statistics_are_those_of_all_rows_at_once() -> None:
