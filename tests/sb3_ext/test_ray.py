@@ -142,7 +142,7 @@ def test_snapshots_teams_and_ratings_of_self_play_are_exchanged_with_samplers_on
 
     monkeypatch.setattr(Learner, "rate", note_rate)
     monkeypatch.setattr(RemoteSampler, "set_team", note_team)
-    play = {"save_steps": 3000, "team_change": 18_000, "swap_steps": 500, "window": 5}
+    play = {"save_steps": 3000, "team_change": 18_000, "swap_steps": 500, "window": 12}
     changes = {"max_steps": 40_000, "self_play": play | {"play_against_latest_model_ratio": 0.2}}
     sizes = {"buffer_size": 4096, "batch_size": 2048, "num_epoch": 1}
     file = write(tmp_path, "SoccerTwos", "poca", hyperparameters=sizes, **changes)
