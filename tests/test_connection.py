@@ -27,14 +27,6 @@ FAULTY_PLAYER = Path(__file__).parent / "stand_ins" / "faulty_player.py"
 
 
 @pytest.fixture
-def connection() -> Iterator[PlayerConnection]:
-    connection = PlayerConnection()
-    connection.listen(Peer.is_same_user)
-    yield connection
-    connection.close()
-
-
-@pytest.fixture
 def start_player(connection: PlayerConnection) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     """Return a function that starts a player process with a fault."""
     started = []

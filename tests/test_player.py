@@ -21,7 +21,6 @@ import pytest
 from stand_ins.faulty_player import launcher
 from unity_gym.connection import PlayerConnection
 from unity_gym.errors import PlayerError, PlayerTimeoutError
-from unity_gym.peer import Peer
 from unity_gym.player import Player
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the players of these tests are shell scripts")
@@ -33,14 +32,6 @@ def _no_process_is_left() -> Iterator[None]:
     yield
     left = set(psutil.Process().children(recursive=True)) - before
     assert [process.cmdline() for process in left] == []
-
-
-@pytest.fixture
-def connection() -> Iterator[PlayerConnection]:
-    connection = PlayerConnection()
-    connection.listen(Peer.is_same_user)
-    yield connection
-    connection.close()
 
 
 @pytest.fixture

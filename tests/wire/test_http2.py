@@ -18,7 +18,6 @@ from stand_ins.faulty_player import connect_to
 from unity_gym import connection as connection_module
 from unity_gym.connection import PlayerConnection
 from unity_gym.errors import PlayerError, PlayerTimeoutError
-from unity_gym.peer import Peer
 from unity_gym.wire import http2
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -82,14 +81,6 @@ class RawClient:
             self._received += received
         part, self._received = self._received[:count], self._received[count:]
         return part
-
-
-@pytest.fixture
-def connection() -> Iterator[PlayerConnection]:
-    connection = PlayerConnection()
-    connection.listen(Peer.is_same_user)
-    yield connection
-    connection.close()
 
 
 @pytest.fixture

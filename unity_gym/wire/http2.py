@@ -531,8 +531,7 @@ class Transport:
     @property
     def is_sending(self) -> bool:
         """Whether bytes wait to be sent, or an answer for a window of the client."""
-        state = self._state
-        return bool(state.reply) or (len(state.outgoing) > 0 and state.unsent > 0)
+        return bool(self._state.reply) or self._state.unsent > 0
 
     @property
     def has_work(self) -> bool:
@@ -645,7 +644,10 @@ class Transport:
         with contextlib.suppress(OSError):
             while patience and self.is_sending and not self.is_closed and time.monotonic() < deadline:
                 with contextlib.suppress(TimeoutError):
-                    self.read() if not self._state.unsent else self.flush()
+                    if self._state.unsent:
+                        self.flush()
+                    else:
+                        self.read()
             if not (self.is_closed or self.is_sending):
                 self._send(_frame(_GOAWAY, 0, 0, _NUMBER.pack(self._state.last_stream) + bytes(4)))
             self.socket.shutdown(socket.SHUT_WR)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unity_gym.scenes.kernels import inner_kernel, kernel
+from unity_gym.scenes.kernels import inner_kernel
 from unity_gym.scenes.sensors.sensor import VectorSensor
 from unity_gym.scenes.shapes import Shapes, cos_sin
 from unity_gym.specs import Array
@@ -84,40 +84,6 @@ class RayPerceptionSensor(VectorSensor):
         fan = self._turns, self._length, self._rise, self._radius, self._flags
         _cast_fans(*scenery, area, start, yaw, *fan, observation)
         return observation.reshape(len(rows), -1)
-
-
-def sphere_casts(shapes: Shapes, area: Array, start: Array, path: Array, radius: float) -> tuple[Array, Array]:
-    """Return the first thing that each sphere hits along its path.
-
-    :param shapes: Things of which spheres hit the visible ones.
-    :param area: Areas of the spheres, int (k).
-    :param start: Centers of the spheres at their start in m, (3, k).
-    :param path: Vectors from start to end in m, (3, k).
-    :param radius: Radius of all spheres in m.
-    :return: Shares of the path, float (k), and indices of the things, int (k): inf and -1 if nothing is hit.
-    """
-    scenery = shapes.center, shapes.half, shapes.rounding, shapes.yaw, shapes.visible
-    return _cast_spheres(*scenery, area, np.ascontiguousarray(start), np.ascontiguousarray(path), radius)
-
-
-@kernel
-def _cast_spheres(
-    center: Array,
-    half: Array,
-    rounding: Array,
-    yaw: Array,
-    visible: Array,
-    area: Array,
-    start: Array,
-    path: Array,
-    radius: float,
-) -> tuple[Array, Array]:
-    shares, things = np.empty(len(area)), np.empty(len(area), np.int64)
-    scenery = Scenery(center, half, rounding, yaw, visible)
-    for k in range(len(area)):
-        origin, way = (start[0, k], start[1, k], start[2, k]), (path[0, k], path[1, k], path[2, k])
-        shares[k], things[k] = first_hit(scenery, area[k], origin, way, radius)
-    return shares, things
 
 
 @inner_kernel
