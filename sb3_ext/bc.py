@@ -401,7 +401,7 @@ class BC(UnityAlgorithm):
     def _learn_from_demonstrations(
         self, total_timesteps: int, callback: BaseCallback, log_interval: int | None
     ) -> None:
-        expert, shown, kept = self._demonstrated()
+        expert, shown, kept = self._split_demonstrations()
         policy = self.policy
         best: dict[str, torch.Tensor] | None = None
         stale_epochs = epochs = 0
@@ -456,7 +456,7 @@ class BC(UnityAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self._end_update()
 
-    def _demonstrated(self) -> tuple[Expert, Sequences, Sequences | None]:
+    def _split_demonstrations(self) -> tuple[Expert, Sequences, Sequences | None]:
         """Return the demonstrations with their training and validation part; a new policy normalizes by the former."""
         if self._expert is None:
             assert self.demonstrations is not None
@@ -468,11 +468,12 @@ class BC(UnityAlgorithm):
                 self._parts = _split(expert, sequence_length(policy), self.validation_fraction)
         shown, kept = self._parts
         if policy.has_fresh_normalization:
-            policy.body.update_normalization([array[shown[0][shown[1]]] for array in expert.observations])
+            decisions, valid = shown
+            policy.body.update_normalization([array[decisions[valid]] for array in expert.observations])
         return expert, shown, kept
 
     def _train_on_demonstrations(self) -> None:
-        expert, shown, kept = self._demonstrated()
+        expert, shown, kept = self._split_demonstrations()
         for _ in range(self.n_epochs):
             self._train_epoch(expert, shown, None)
         if kept is not None:
@@ -607,16 +608,16 @@ class BC(UnityAlgorithm):
         refresh_memory(self.policy, rollout)
         sums: dict[str, float] = defaultdict(float)
         for batch in _batches(rollout, sequences):
-            comparison, n_valid = compare(self.policy, batch), len(batch) if batch.valid is None else batch.valid.sum()
+            comparison, count = compare(self.policy, batch), int(batch.count)
             metrics = {"loss": imitation_loss(comparison, batch)}
             if comparison.agrees is not None:
                 metrics["accuracy"] = batch.mean(comparison.agrees.to(torch.float32))
             if comparison.error is not None:
                 metrics["mean_absolute_error"] = batch.mean(comparison.error.abs())
             for name, number in metrics.items():
-                sums[name] += number.item() * int(n_valid)
-        count = int(sequences[1].sum())
-        return {name: total / count for name, total in sums.items()}
+                sums[name] += number.item() * count
+        total_count = int(sequences[1].sum())
+        return {name: total / total_count for name, total in sums.items()}
 
     @torch.no_grad()
     def _set_log_std(self, rollout: Rollout, sequences: Sequences) -> None:

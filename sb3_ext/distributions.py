@@ -134,10 +134,14 @@ class ActionDistribution(Distribution):
         """Return the entropies in nats, (n, dimensions)."""
         dimensions = []
         if self._mean is not None:
-            dimensions.append((self._log_std + (_LOG_ROOT_2_PI + 0.5)).expand_as(self._mean))
+            dimensions.append(self._continuous_entropies().expand_as(self._mean))
         if self._branches is not None:
             dimensions += self._branches.entropies_per_branch()
         return concatenate(dimensions)
+
+    def _continuous_entropies(self) -> torch.Tensor:
+        """Return the entropies of the continuous dimensions in nats, (size,), which do not depend on the state."""
+        return self._log_std + (_LOG_ROOT_2_PI + 0.5)
 
     def log_prob(self, actions: torch.Tensor) -> torch.Tensor:
         """Return the log-probabilities of the whole actions, (n,)."""
@@ -155,8 +159,7 @@ class ActionDistribution(Distribution):
         if self._mean is None:
             assert discrete is not None
             return discrete
-        # The entropy of continuous actions does not depend on the state.
-        continuous = (self._log_std + (_LOG_ROOT_2_PI + 0.5)).mean()
+        continuous = self._continuous_entropies().mean()
         return continuous.expand(self._mean.shape[0]) if discrete is None else continuous + discrete
 
     def sample(self) -> torch.Tensor:
