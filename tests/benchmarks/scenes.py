@@ -40,7 +40,7 @@ class RandomClient(Communicator):
         self._tables: dict[int, tuple[Array, Array]] = {}
         self.timesteps = 0
 
-    def decide(self) -> bool:
+    def exchange_messages(self) -> bool:
         for asking in self._waiting.values():
             for agents, rows in asking:
                 self._act_at_random(agents, rows)
