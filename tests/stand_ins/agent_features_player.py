@@ -11,7 +11,6 @@ the next tick. The switchers have two behaviors, and change to the other one at 
 from __future__ import annotations
 
 import sys
-from unittest import mock
 
 import numpy as np
 
@@ -107,5 +106,4 @@ class Yard(Scene):
 
 
 if __name__ == "__main__":
-    with mock.patch.object(player, "scene_class", return_value=Yard):
-        sys.exit(player.main(sys.argv[1:]))
+    sys.exit(player.main([f"__main__:{sys.argv[1]}", *sys.argv[2:]]))

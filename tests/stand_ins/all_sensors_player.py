@@ -82,5 +82,4 @@ def launcher(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    player.scene_class = lambda _: Meadow  # type: ignore[assignment]
-    sys.exit(player.main(sys.argv[1:]))
+    sys.exit(player.main([f"__main__:{sys.argv[1]}", *sys.argv[2:]]))

@@ -60,7 +60,8 @@ class Arena(Scene):
             agents.group_reward[rows] += GROUP_REWARD
 
         def mask(rows: Array) -> Array:
-            return (rows[:, None] == 1) & (np.arange(sum(BRANCHES)) == FORBIDDEN)
+            forbidden: Array = (rows[:, None] == 1) & (np.arange(sum(BRANCHES)) == FORBIDDEN)
+            return forbidden
 
         return Agents(
             self.academy,
@@ -179,5 +180,4 @@ def launcher(folder: Path, scene: str = "Arena") -> str:
 
 
 if __name__ == "__main__":
-    player.scene_class = {"Arena": Arena, "Camera": Camera, "Pairs": Pairs}.__getitem__
-    sys.exit(player.main(sys.argv[1:]))
+    sys.exit(player.main([f"__main__:{sys.argv[1]}", *sys.argv[2:]]))

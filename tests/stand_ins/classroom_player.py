@@ -82,5 +82,4 @@ def launcher(folder: Path, scene: str = "Classroom") -> str:
 
 
 if __name__ == "__main__":
-    player.scene_class = {"Classroom": Classroom, "Mismatch": Mismatch}.__getitem__  # type: ignore[assignment]
-    sys.exit(player.main(sys.argv[1:]))
+    sys.exit(player.main([f"__main__:{sys.argv[1]}", *sys.argv[2:]]))

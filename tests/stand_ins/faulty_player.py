@@ -213,9 +213,9 @@ def misbehave(message: bytes, fault: str) -> bytes:
         print("faulty player: about to die", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "quit-in-step":
-        message = UnityMessage()
-        message.header.status = 400
-        return bytes(message.SerializeToString())
+        quit_message = UnityMessage()
+        quit_message.header.status = 400
+        return bytes(quit_message.SerializeToString())
     elif fault == "empty-message":
         return b""
     elif fault == "status-500":

@@ -237,11 +237,12 @@ class GroupSimulation:
 
     def _raw_actions(self) -> list[Array]:
         """Return the model's actions in the order of the simulation's decisions."""
-        policy, noted = self.model.policy, {}
+        policy = self.model.policy
+        noted: dict[int, Array] = {}
         act = policy.act
 
-        def noting(observations: list[torch.Tensor], *rest: Any) -> Any:
-            result = act(observations, *rest)
+        def noting(observations: list[torch.Tensor], *rest: Any, **options: Any) -> Any:
+            result = act(observations, *rest, **options)
             numbers = np.rint(observations[0][:, 0].numpy() / SCALE).astype(int)
             noted.update(zip(numbers.tolist(), result[0].double().numpy(), strict=True))
             return result
@@ -256,7 +257,9 @@ def _together(first: Agent, second: Agent) -> bool:
     return first.group == second.group > 0
 
 
-def _steps(kind: Any, ids: list[int], seen: dict, rewards: dict, groups: dict, last: Any) -> Any:
+def _steps(
+    kind: Any, ids: list[int], seen: dict[int, Any], rewards: dict[int, Any], groups: dict[int, int], last: Any
+) -> Any:
     own = np.array([rewards[id_] for id_ in ids], np.float32).reshape(-1, 2)
     observations = [np.array([seen[id_] for id_ in ids], np.float32).reshape(-1, SIZE)]
     numbers, group = np.array(ids, np.int32), np.array([groups[id_] for id_ in ids], np.int32)

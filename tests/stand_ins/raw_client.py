@@ -40,7 +40,7 @@ class Agent:
 class Message:
     """The content of one message: per behavior, the requesting agents and the terminal ones."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes | bytearray) -> None:
         message = UnityMessage.FromString(raw)
         self.raw, self.status, output = raw, message.header.status, message.unity_output
         self.initialization = output.rl_initialization_output

@@ -228,7 +228,8 @@ def image(codes: Array, shape: tuple[int, int, int]) -> Array:
     pixels = np.arange(np.prod(shape)) * 37 + codes.sum(axis=1)[:, np.newaxis]
     pixels[:, :2] = codes[:, 3:] // (1, 256)
     pixels[:, 2:4] = codes[:, 1:3]
-    return pixels.reshape(-1, *shape).astype(np.uint8)
+    images: Array = pixels.reshape(-1, *shape).astype(np.uint8)
+    return images
 
 
 def camera(*shape: int) -> Callable[[LoggedAgents], View]:
@@ -251,7 +252,8 @@ def raw_camera(*shape: int) -> Callable[[LoggedAgents], View]:
         return image(codes, (channels, height, width))
 
     def lying(codes: Array) -> Array:
-        return (read(codes).transpose(0, 2, 3, 1) / 255).reshape(-1, *shape)
+        values: Array = (read(codes).transpose(0, 2, 3, 1) / 255).reshape(-1, *shape)
+        return values
 
     plane = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE
     properties = (DimensionProperty.NONE, plane, plane)
@@ -265,7 +267,7 @@ def forbids(*branches: int) -> Callable[[Array], Array]:
     allowed = np.cumsum(branches) - 1
 
     def mask(codes: Array) -> Array:
-        forbidden = (codes.sum(axis=1)[:, np.newaxis] >> np.arange(sum(branches))) & 1 == 1
+        forbidden: Array = (codes.sum(axis=1)[:, np.newaxis] >> np.arange(sum(branches))) & 1 == 1
         forbidden[:, allowed] = False
         return forbidden
 
@@ -284,6 +286,7 @@ class StressScene(Scene):
         self.groups = [academy.new_group() for _ in range(3)]
         self.kinds: list[LoggedAgents] = []
         walk, runners = ActionSpec(3, ()), "Runner"
+        make: Callable[[], LoggedAgents]
         for make in (
             lambda: LoggedAgents(self, 3, runners, [vector()], walk),
             lambda: LoggedAgents(self, 2, runners, [vector()], walk, decision_period=3, max_step=17),
@@ -398,5 +401,4 @@ def launcher(folder: Path) -> str:
 
 if __name__ == "__main__":
     StressScene.log = Log(Path(sys.argv[sys.argv.index("-logFile") + 1]).with_suffix(".jsonl"))
-    player.scene_class = lambda _: StressScene
-    sys.exit(player.main(sys.argv[1:]))
+    sys.exit(player.main(["__main__:StressScene", *sys.argv[2:]]))

@@ -24,7 +24,7 @@ SPACES = {
 }
 
 
-class Toy(gym.Env):
+class Toy(gym.Env[Any, Any]):
     """Episodes of random length with masks; every third is truncated."""
 
     def __init__(self, action_space: spaces.Space[Any], observation_space: spaces.Space[Any] | None = None) -> None:
@@ -34,13 +34,13 @@ class Toy(gym.Env):
         self.rng = np.random.default_rng(0)
         self.episode = self.left = 0
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self.episode += 1
         self.left = int(self.rng.integers(3, 12))
         return self.observation_space.sample(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action) or isinstance(self.action_space, spaces.Dict)
         self.left -= 1
         over = self.left == 0
@@ -49,8 +49,12 @@ class Toy(gym.Env):
 
     def action_masks(self) -> np.ndarray:
         space = self.action_space["discrete"] if isinstance(self.action_space, spaces.Dict) else self.action_space
-        sizes = [space.n] if isinstance(space, spaces.Discrete) else space.nvec
-        masks = self.rng.random(sum(sizes)) < 0.6
+        if isinstance(space, spaces.Discrete):
+            sizes = [int(space.n)]
+        else:
+            assert isinstance(space, spaces.MultiDiscrete)
+            sizes = space.nvec.tolist()
+        masks: np.ndarray = self.rng.random(sum(sizes)) < 0.6
         masks[np.cumsum([0, *sizes])[:-1]] = True
         return masks
 
@@ -59,6 +63,7 @@ class Bits(Toy):
     """Two actions per bit, without masks."""
 
     def action_masks(self) -> np.ndarray:
+        assert isinstance(self.action_space, spaces.MultiBinary)
         return np.ones(2 * self.action_space.n, bool)
 
 
@@ -66,22 +71,23 @@ class HybridVecEnv(DummyVecEnv):
     """A vector environment with dict actions, which SB3's `DummyVecEnv` does not support."""
 
     def step_async(self, actions: Any) -> None:
-        self.actions = [{key: part[row] for key, part in actions.items()} for row in range(self.num_envs)]
+        rows = [{key: part[row] for key, part in actions.items()} for row in range(self.num_envs)]
+        self.actions = rows  # type: ignore[assignment]
 
 
-def make_toys(actions: spaces.Space, observations: spaces.Space | None = None, n: int = 3) -> DummyVecEnv:
+def make_toys(actions: spaces.Space[Any], observations: spaces.Space[Any] | None = None, n: int = 3) -> DummyVecEnv:
     class Unmasked(Toy):
-        action_masks: ClassVar[None] = None
+        action_masks: ClassVar[None] = None  # type: ignore[assignment]
 
     kind = Unmasked if isinstance(actions, spaces.Box) else Toy
     vec = HybridVecEnv if isinstance(actions, spaces.Dict) else DummyVecEnv
     env = vec([lambda: kind(actions, observations)] * n)
     if kind is Unmasked:
-        env.has_attr = lambda name: name != "action_masks"  # type: ignore[method-assign]
+        env.has_attr = lambda attr_name: attr_name != "action_masks"  # type: ignore[method-assign]
     return env
 
 
-def assert_the_same_predictions(model: Any, loaded: Any, actions: spaces.Space, memory: int) -> None:
+def assert_the_same_predictions(model: Any, loaded: Any, actions: spaces.Space[Any], memory: int) -> None:
     """Check that two models return equal actions within the space, and equal recurrent states if they have any."""
     space, state, other_state = model.observation_space, None, None
     for step in range(5):

@@ -89,5 +89,4 @@ def launcher(folder: Path, scene: str = "Duel") -> str:
 
 
 if __name__ == "__main__":
-    player.scene_class = {"Duel": Duel, "Hunt": Hunt}.__getitem__  # type: ignore[assignment]
-    sys.exit(player.main(sys.argv[1:]))
+    sys.exit(player.main([f"__main__:{sys.argv[1]}", *sys.argv[2:]]))
