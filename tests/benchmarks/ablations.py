@@ -148,8 +148,8 @@ def sorter(flat: bool, seed: int) -> Figures:
         "UnityPolicy",
         env,
         options["learning_rate"],
-        options["buffer_size"],
-        options["batch_size"],
+        buffer_size=options["buffer_size"],
+        batch_size=options["batch_size"],
         time_horizon=behavior["time_horizon"],
         learning_rate_schedule=options["learning_rate_schedule"],
         policy_kwargs={"hidden_units": network["hidden_units"], "num_layers": network["num_layers"]},
@@ -158,7 +158,7 @@ def sorter(flat: bool, seed: int) -> Figures:
     return learn(model, SORTER_STEPS)
 
 
-def evaluate(model: BaseAlgorithm, env: VecEnv) -> tuple[float, float]:
+def evaluate(model: MaskablePPO | PPO, env: VecEnv) -> tuple[float, float]:
     """Return mean and standard deviation of the return of `EPISODES` episodes, with sampled actions."""
     returns, _ = evaluate_policy(_Masked(model, env), env, EPISODES, deterministic=False, return_episode_rewards=True)
     return float(np.mean(returns)), float(np.std(returns))
@@ -170,14 +170,20 @@ class _Masked:
     sb3-contrib's own `evaluate_policy` passes masks, too, but drops the recurrent state.
     """
 
-    def __init__(self, model: BaseAlgorithm, env: VecEnv) -> None:
+    def __init__(self, model: MaskablePPO | PPO, env: VecEnv) -> None:
         self._model, self._env = model, env
         self._masked = is_masking_supported(env)
 
-    def predict(self, *asked: Any, **named: Any) -> Any:
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
         """See `sb3_ext.policies.AgentPolicy.predict`."""
-        masks = {"action_masks": get_action_masks(self._env)} if self._masked else {}
-        return self._model.predict(*asked, **named, **masks)
+        masks = get_action_masks(self._env) if self._masked else None
+        return self._model.predict(observation, state, episode_start, deterministic, masks)
 
 
 def _processor_seconds() -> float:

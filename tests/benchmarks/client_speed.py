@@ -176,7 +176,7 @@ class Client:
         """End the client and the player; return the content of a step and the versions."""
         assert self._process.stdin
         self._process.stdin.close()
-        result = self._read()
+        result: dict[str, Any] = self._read()
         self._process.wait(timeout=TIMEOUT)
         self._player.wait(timeout=TIMEOUT)
         return result
@@ -191,7 +191,7 @@ class Client:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self._process.args}: the client ended")
+            raise SystemExit(f"{self._process.args!r}: the client ended")
         return json.loads(line)
 
 

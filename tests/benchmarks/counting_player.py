@@ -32,5 +32,5 @@ class CountedRequests:
 
 if __name__ == "__main__":
     counted = CountedRequests(sys.argv[1])
-    Agents.send_requests = lambda agents: counted(agents)  # type: ignore[method-assign]
+    Agents.send_requests = lambda self: counted(self)  # type: ignore[method-assign]
     sys.exit(main(sys.argv[2:]))

@@ -69,6 +69,7 @@ class Collector(POCA):
 def collect(env: UnityVecEnv, model: str, buffers: int) -> list[Rollout]:
     """Return the experience of the mixed policy."""
     collector = Collector(HalfTrained, env, **NUMBERS, seed=0)
+    assert isinstance(collector.policy, HalfTrained)
     collector.policy.teacher = OnnxPolicy(model, env, seed=0)
     collector.rollouts = []
     while len(collector.rollouts) < buffers:

@@ -33,6 +33,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
+from unittest import mock
 
 import grpc
 import gymnasium as gym
@@ -54,7 +55,15 @@ from unity_gym.side_channels import (
 )
 from unity_gym.slots import AgentTable
 from unity_gym.spaces import ObservationLayout
-from unity_gym.specs import ActionSpec, ActionTuple, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from unity_gym.specs import (
+    ActionSpec,
+    ActionTuple,
+    Array,
+    BehaviorSpec,
+    DimensionProperty,
+    ObservationSpec,
+    ObservationType,
+)
 from unity_gym.wire.encode import STATUS_END
 from unity_gym.wire.messages import UnityMessage
 from unity_gym.wire.png import encode_images
@@ -301,6 +310,11 @@ class Wire(PlayerConnection):
                     return
 
 
+def connected_to(connection: type[Script] | type[Wire]) -> contextlib.AbstractContextManager[object]:
+    """Replace the connection of new environments."""
+    return mock.patch.object(environment, "PlayerConnection", connection)
+
+
 class Reader:
     """An agent table and an observation layout for each behavior of a `UnityEnvironment`."""
 
@@ -378,7 +392,7 @@ def play_vec_env(visual_dtype: str) -> None:
             parts = isinstance(env.action_space, gym.spaces.Dict) and {
                 key: np.stack([sample[key] for sample in samples]) for key in env.action_space.spaces
             }
-            env.step(parts or np.stack(samples))
+            env.step(parts or np.stack(samples))  # type: ignore[arg-type]  # SB3 annotates no dicts
 
 
 def play_parallel(visual_dtype: str) -> None:
@@ -405,9 +419,8 @@ def fuzz_reply(rng: Random) -> None:
     game = mutated_answers if play is play_copies else mutated_game
     Script.messages = game(rng, 1 if play is play_gym else 3)
     is_wired = play is not play_copies and rng.random() < _WIRED
-    environment.PlayerConnection = Wire if is_wired else Script  # type: ignore[misc,assignment]
     try:
-        with contextlib.suppress(EndOfScriptError):
+        with connected_to(Wire if is_wired else Script), contextlib.suppress(EndOfScriptError):
             play(visual_dtype)
     finally:
         if is_wired:
@@ -479,8 +492,8 @@ def fuzz_image(rng: Random) -> None:
                 sensor.compressed_data = hostile_png(rng)
     start = ((message, False) for message in handshake())
     Script.messages = iter([*start, (message.SerializeToString(), True)])
-    environment.PlayerConnection = Script  # type: ignore[misc,assignment]
-    with environment.UnityEnvironment(None, visual_dtype=str(rng.choice(["uint8", "float32"]))) as env:
+    visual_dtype = str(rng.choice(["uint8", "float32"]))
+    with connected_to(Script), environment.UnityEnvironment(None, visual_dtype=visual_dtype) as env:
         env.reset()
 
 
@@ -497,7 +510,7 @@ def write_demonstration(rng: Random, path: Path) -> None:
     spec = BehaviorSpec(sensors, ActionSpec(2, (3, 200)))
     with demonstrations.DemonstrationWriter(path, BEHAVIOR, spec) as writer:
         for number in range(5):
-            seen = [rng.normal(size=4).astype(np.float32), rng.integers(0, 256, PIXELS, dtype=np.uint8)]
+            seen: list[Array] = [rng.normal(size=4).astype(np.float32), rng.integers(0, 256, PIXELS, dtype=np.uint8)]
             if number == 3:
                 writer.add(seen, reward=1.0, truncated=True)
             else:
@@ -641,7 +654,7 @@ def fuzz(reader: str, seconds: float, seed: int, cases: int | None = None) -> tu
     while time.monotonic() < end and len(failures) < 10 and (cases is None or outcomes.total() < cases):
         number = outcomes.total()
         if time.monotonic() - armed > SLOWEST:  # it starts a thread, which would take longer than most cases
-            faulthandler.dump_traceback_later(20 * SLOWEST, exit=True, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(20 * SLOWEST, exit=True, file=2)  # `main` redirects sys.stderr
             armed = time.monotonic()
         started = time.process_time()
         try:

@@ -174,7 +174,8 @@ def table(figures: dict[int, Figures]) -> list[str]:
     for seed, each in figures.items():
         evaluated = ["", "", "", ""]
         if "sampled" in each:
-            evaluated = [f"{mean:.2f} ± {std:.2f} | {goals:.0%}" for mean, std, goals in map(each.get, EVALUATED)]
+            results = [each[name] for name in EVALUATED]
+            evaluated = [f"{mean:.2f} ± {std:.2f} | {goals:.0%}" for mean, std, goals in results]
         lines.append(
             f"| {seed} | {each['recorded']:,} | {each['steps']:,} | {each['seconds']} s | {score(each)} | "
             f"{' | '.join(evaluated)} |"

@@ -37,16 +37,14 @@ def launcher(folder: Path, workload: str, tick: float) -> str:
 def play(workload: str, tick: float, arguments: list[str]) -> None:
     """Play until the client ends."""
     port = int(arguments[arguments.index("--mlagents-port") + 1])
-    messages = stand_in_player.messages
 
-    def sleeping(chosen: stand_in_player.Workload) -> Iterator[bytes]:
-        for number, message in enumerate(messages(chosen)):
+    def delayed_messages() -> Iterator[bytes]:
+        for number, message in enumerate(stand_in_player.messages(stand_in_player.WORKLOADS[workload])):
             if number > 2:  # after the handshake and the reset
                 time.sleep(tick)
             yield message
 
-    stand_in_player.messages = sleeping
-    stand_in_player.play(port, stand_in_player.WORKLOADS[workload])
+    stand_in_player.play(port, delayed_messages())
 
 
 def actions(pool: PlayerPool) -> dict[str, ActionTuple]:

@@ -132,7 +132,7 @@ def draw(runs: dict[str, dict[int, Curve]]) -> None:
 def _figures() -> dict[str, dict[str, Curve]]:
     """What was measured: a curve a run and seed."""
     path = RESULTS / "curves.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}  # type: ignore[no-any-return]
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def main() -> None:

@@ -229,7 +229,7 @@ def learn() -> None:
                     print(Learning(settings, run, placed, curricula).learn(enough, updates=6), flush=True)
     finally:
         ray.shutdown()
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def main() -> None:

@@ -43,6 +43,7 @@ class RandomClient(Communicator):
     def exchange_messages(self) -> bool:
         for asking in self._waiting.values():
             for agents, rows in asking:
+                assert isinstance(agents, Agents)
                 self._act_at_random(agents, rows)
                 self.timesteps += len(rows)
         for infos in self._infos.values():

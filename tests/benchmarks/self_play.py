@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,11 +57,11 @@ class Random:
         self._rng = np.random.default_rng(seed)
 
     def select_actions(
-        self, columns: list[Array], masks: Array, memory: Array, deterministic: bool = False
+        self, observations: Sequence[Array], masks: Array, memory: Array, deterministic: bool = False
     ) -> tuple[ActionTuple, Array]:
         """See `sb3_ext.policies.AgentPolicy.select_actions`."""
         del masks, deterministic
-        choices = self._rng.integers(CHOICES, size=(len(columns[0]), BRANCHES))
+        choices = self._rng.integers(CHOICES, size=(len(observations[0]), BRANCHES))
         return ActionTuple(discrete=choices.astype(np.int32)), memory
 
 

@@ -168,12 +168,11 @@ def messages(workload: Workload) -> Iterator[bytes]:
     yield from itertools.repeat(HEADER + delimited(2, state))
 
 
-def play(port: int, workload: Workload) -> None:
-    """Connect to `localhost:port` within a minute, then exchange messages until the client ends."""
+def play(port: int, sent: Iterator[bytes]) -> None:
+    """Connect to `localhost:port` within a minute, then send the messages until the client ends."""
     dialling = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
     with grpc.insecure_channel(f"localhost:{port}", options=[*UNLIMITED, *dialling]) as channel:
         exchange = channel.unary_unary(METHOD)
-        sent = messages(workload)
         reply = exchange(next(sent), timeout=60, wait_for_ready=True)
         for message in sent:
             if status(reply) != 200:
@@ -185,4 +184,4 @@ def play(port: int, workload: Workload) -> None:
 
 
 if __name__ == "__main__":
-    play(int(sys.argv[1]), WORKLOADS[sys.argv[2]])
+    play(int(sys.argv[1]), messages(WORKLOADS[sys.argv[2]]))

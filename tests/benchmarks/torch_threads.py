@@ -51,18 +51,18 @@ def model_of(name: str) -> PPO | SAC:
         model: PPO | SAC = SAC(policy, env, buffer_size=50_000, steps_per_update=1e9, **options)
     else:
         options |= {"time_horizon": settings["time_horizon"], "n_epochs": 1, "learning_rate": 1e-9}
-        model = kind(policy, env, buffer_size=batch_size, **options)  # type: ignore[call-arg]
+        model = kind(policy, env, buffer_size=batch_size, **options)
     model._setup_learn(10**9)
     return model
 
 
-def update_of(model: PPO | SAC) -> Callable[[], None]:
+def update_of(model: PPO | SAC) -> Callable[[], object]:
     """One update with one minibatch."""
     size = model.batch_size
     while not (model.replay_buffer.seen >= size if isinstance(model, SAC) else model.is_update_due):
         act(model)
     if isinstance(model, SAC):
-        return lambda: model._update(model.replay_buffer.sample(size, "cpu"))  # type: ignore[func-returns-value]
+        return lambda: model._update(model.replay_buffer.sample(size, "cpu"))
     rollout = model._take_rollout()
     model._estimate(rollout)
     length = model.policy.settings.sequence_length if model.policy.settings.memory_size else 1
@@ -85,7 +85,7 @@ def act(model: PPO | SAC) -> None:
     model.store_outcomes(model._agents.table)
 
 
-def decision_of(model: PPO | SAC) -> Callable[[], None]:
+def decision_of(model: PPO | SAC) -> Callable[[], object]:
     """Select the actions of all agents of the scene."""
     assert model._agents is not None
     table, policy = model._agents.table, model.policy
@@ -93,10 +93,10 @@ def decision_of(model: PPO | SAC) -> Callable[[], None]:
     masks, memory = table.action_mask.copy(), np.zeros((len(table), policy.memory_size), np.float32)
     actor = policy.actor()
     memory = memory[:, : actor.memory_size]
-    return lambda: actor.select_actions(observations, masks, memory)  # type: ignore[func-returns-value]
+    return lambda: actor.select_actions(observations, masks, memory)
 
 
-def minima(task: Callable[[], None], threads: list[int], rounds: int) -> list[float]:
+def minima(task: Callable[[], object], threads: list[int], rounds: int) -> list[float]:
     """Return the shortest time of a task for each number of threads, in milliseconds."""
     best = [float("inf")] * len(threads)
     for round_ in range(rounds):

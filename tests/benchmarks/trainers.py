@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -85,7 +85,7 @@ def decisions(folder: Path) -> int:
     return sum(int(np.fromfile(path, np.int64)[0]) for path in folder.glob("*.decisions"))
 
 
-def summaries(command: list[str], limit: float, folder: Path | None = None) -> Iterator[Summary]:
+def summaries(command: list[str], limit: float, folder: Path | None = None) -> Generator[Summary, None, None]:
     """Yield a trainer's summaries until it ends; it is stopped after `limit` seconds, or when the caller stops reading.
 
     :param folder: Working directory of the trainer.

@@ -61,8 +61,8 @@ def on_policy_loops(model: PPO) -> tuple[int, Loop, Loop]:
     model._estimate(rollout)
     # The loss of a scene's reward; reward signals have separate updates, which the loop excludes.
     for signal in model._signals():
-        signal.update = lambda _: {}  # type: ignore[method-assign, misc]
-    model._estimate = lambda _: None  # type: ignore[method-assign]
+        signal.update = lambda *_: {}  # type: ignore[method-assign]
+    model._estimate = lambda *_: None  # type: ignore[method-assign]
     model.lr_schedule = lambda _: 1e-9
     bare = BarePPO(model, rollout)
 
@@ -96,7 +96,7 @@ class BarePPO:
         rollout, policy, size = self.rollout, self.policy, self.spec.continuous_size
         decisions, _ = rollout.sequences(self.length)
         order = decisions[rollout._random_order(decisions)]  # for POCA, groups stay together
-        for part in order.split(self.batch_size // self.length):
+        for part in order.split(self.batch_size // self.length):  # type: ignore[no-untyped-call]
             if len(part) < self.batch_size // self.length:
                 break
             index = part.flatten()
@@ -129,7 +129,7 @@ class BarePPO:
             policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean()
             loss = policy_loss + self.vf_coef * (values - returns).square().mean() - self.beta * entropy
             self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             self.optimizer.step()
 
 
@@ -139,7 +139,7 @@ def sac_loops(model: SAC) -> tuple[int, Loop, Loop]:
     while model.replay_buffer.seen < 20 * model.batch_size:
         act(model)
     model.policy.optimizer.param_groups[0]["lr"] = 1e-9
-    model.logger.record_mean = lambda *_: None  # type: ignore[method-assign, assignment]
+    model.logger.record_mean = lambda *_: None  # type: ignore[method-assign]
     bare = BareSAC(model)
 
     def update() -> None:
@@ -214,8 +214,8 @@ class BareSAC:
             policy_loss = (alpha * log_prob - policy.critic(states.detach(), action)[:, :, 0].amin(0)).mean()
             entropy = log_prob.detach().mean() - self.spec.continuous_size
         self.optimizer.zero_grad()
-        policy_loss.backward(inputs=policy.actor_parameters)  # type: ignore[no-untyped-call]
-        (q_loss - (policy.log_ent_coef * entropy).sum()).backward()  # type: ignore[no-untyped-call]
+        policy_loss.backward(inputs=policy.actor_parameters)
+        (q_loss - (policy.log_ent_coef * entropy).sum()).backward()
         self.optimizer.step()
         with torch.no_grad():
             torch._foreach_lerp_(self.target, self.critic, self.tau)  # type: ignore[arg-type]
