@@ -63,6 +63,7 @@ def update_of(model: PPO | SAC) -> Callable[[], object]:
         act(model)
     if isinstance(model, SAC):
         return lambda: model._update(model.replay_buffer.sample(size, "cpu"))
+    model._take_collected()
     rollout = model._take_rollout()
     model._estimate(rollout)
     length = model.policy.settings.sequence_length if model.policy.settings.memory_size else 1
