@@ -1,0 +1,49 @@
+"""The benchmarks' scripts start, and the loops that they measure run."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).with_name("benchmarks")
+WITHOUT_OPTIONS = {"counting_player.py", "recorded_runs.py", "results.py", "stand_in_player.py"}
+SCRIPTS = sorted({path.name for path in BENCHMARKS.glob("*.py")} - WITHOUT_OPTIONS)
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the scripts import each other."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_prints_its_options(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
+    assert stopped.value.code == 0
+    assert f"usage: {script}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("config", ["ppo/Basic", "sac/Basic"])
+def test_the_measured_updates_and_decisions_run(config: str) -> None:
+    """These loops call private methods in the order of the algorithms."""
+    import torch_threads
+    import update
+
+    model = torch_threads.model_of(config)
+    try:
+        torch_threads.update_of(model)()
+        torch_threads.decision_of(model)()
+        loops = update.sac_loops if config.startswith("sac") else update.on_policy_loops
+        count, measured, bare = loops(model)
+        measured()
+        bare()
+        assert count > 0
+    finally:
+        model.env.close()
