@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from sb3_ext import POCA, PPO, OnnxPolicy, UnityVecEnv
 from sb3_ext.poca import UnityPOCAPolicy
@@ -41,6 +42,7 @@ class HalfTrained(UnityPOCAPolicy):
 
     teacher: OnnxPolicy
 
+    @override
     def act(
         self,
         observations: list[torch.Tensor],
@@ -62,6 +64,7 @@ class Collector(POCA):
 
     rollouts: list[Rollout]
 
+    @override
     def _update(self, rollout: Rollout, *_: Any) -> None:
         self.rollouts.append(rollout)
 

@@ -38,6 +38,7 @@ from unittest import mock
 import grpc
 import gymnasium as gym
 import numpy as np
+from typing_extensions import override
 
 from sb3_ext import UnityVecEnv
 from sb3_ext.settings.reading import loads
@@ -293,6 +294,7 @@ class Wire(PlayerConnection):
     def __init__(self, port: int = 0) -> None:  # noqa: ARG002  # any free port is as good as the Editor's
         super().__init__()
 
+    @override
     def listen(self, accepts: Callable[[Any], bool]) -> None:
         super().listen(accepts)
         Wire.player = threading.Thread(target=self.play, args=(self.port, Script.messages), daemon=True)

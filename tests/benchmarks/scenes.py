@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from unity_gym.scenes import SCENES, scene_class
 from unity_gym.scenes.academy import Academy
@@ -40,6 +41,7 @@ class RandomClient(Communicator):
         self._tables: dict[int, tuple[Array, Array]] = {}
         self.timesteps = 0
 
+    @override
     def exchange_messages(self) -> bool:
         for asking in self._waiting.values():
             for agents, rows in asking:
