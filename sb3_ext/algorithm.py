@@ -283,7 +283,7 @@ class UnityAlgorithm(BaseAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
-        use_threads([update_size(self.policy, self.batch_size)])
+        use_threads([update_size(self.policy, self.batch_size)], reserved=int(self.threaded))
         before = self._last_obs
         self._steps = _Steps()
         prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
@@ -485,7 +485,8 @@ class UnityAlgorithm(BaseAlgorithm):
             self._acting_copy.load_acting(self.policy.state_dict())
         if self._collector is not None:
             self._collector.policy = self._acting_copy
-        executor = ThreadPoolExecutor(1)
+        # Each thread has its own number of OpenMP threads, of which MKL takes all cores by default.
+        executor = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
         self._running = executor.submit(update)
         executor.shutdown(wait=False)  # its thread ends with the update
 

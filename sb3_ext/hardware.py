@@ -12,6 +12,10 @@ A second thread makes small updates slower. On two cores, the update of a miniba
 threads: 3DBall (2.3 million) 0.89 and 0.92 ms, Hallway (21 million) 3.4 and 3.6 ms, PushBlock (31 million) 3.4 and
 2.4 ms, Pyramids (90 million) 7.2 and 4.9 ms, CooperativePushBlock (494 million) 88 and 51 ms.
 `python tests/benchmarks/torch_threads.py` measures all scenes. More than two threads were not measured.
+
+Threads of torch wait for each other without leaving their cores. If another process takes one of these cores, such
+an update takes many times as long with two threads as with one. So updates that run while agents act leave one core
+to the agents.
 """
 
 from __future__ import annotations
@@ -65,21 +69,25 @@ def update_size(policy: nn.Module, batch_size: int) -> int:
     return batch_size * sum(parameter.numel() for parameter in policy.parameters())
 
 
-def threads_for(size: int) -> int:
-    """Return the number of threads for updates of a size, at most one per core; see `update_size`."""
+def threads_for(size: int, reserved: int = 0) -> int:
+    """Return the number of threads for updates of a size, at most one per core; see `update_size`.
+
+    :param reserved: Number of cores for other work, of which at least one is left to the updates.
+    """
     threads = next(threads for limit, threads in _THREADS if size < limit)
-    return min(threads, usable_cores())
+    return min(threads, max(usable_cores() - reserved, 1))
 
 
-def use_threads(sizes: Iterable[int]) -> None:
+def use_threads(sizes: Iterable[int], reserved: int = 0) -> None:
     """Set the number of threads of torch for the largest of several updates.
 
     Do nothing if the user has chosen a number: with the environment variable OMP_NUM_THREADS, or by calling
     `torch.set_num_threads` after importing this package.
 
     :param sizes: Size of the update of each policy; see `update_size`.
+    :param reserved: Number of cores for other work during the updates.
     """
     global _current
     if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() == _current:
-        _current = max(threads_for(size) for size in sizes)
+        _current = max(threads_for(size, reserved) for size in sizes)
         torch.set_num_threads(_current)

@@ -104,7 +104,9 @@ class JointTraining:
         self._published[name] = learner.model.version
         for sampler in self._samplers:
             sampler.assign(learner)
-        use_threads(update_size(other.model.policy, other.model.batch_size) for other in self._learners.values())
+        models = [learner.model for learner in self._learners.values()]
+        sizes = [update_size(model.policy, model.batch_size) for model in models]
+        use_threads(sizes, reserved=int(any(model.threaded for model in models)))
 
     def _set_learning_team(self, team: str, reset: bool = False) -> None:
         self._learning_team = team

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
+import queue
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -11,7 +13,7 @@ from typing import Any
 
 from sb3_ext.child_processes import ignore_signals, starting_without_signals
 from sb3_ext.placement import Place, SamplerLostError
-from sb3_ext.served_sampler import SamplerArguments, serve
+from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 
 _END_TIMEOUT = 10  # seconds for a process to end its players
 
@@ -85,4 +87,22 @@ class ProcessChannel:
 
 def _serve(connection: Connection, arguments: SamplerArguments) -> None:
     ignore_signals()
-    serve(connection, arguments)
+    serve(mailbox_of(connection), arguments)
+
+
+def mailbox_of(connection: Connection) -> Mailbox:
+    """Return the mailbox of a pipe.
+
+    A thread receives the calls, also while a response is being sent: otherwise weights and samples that a pipe cannot
+    hold would wait for each other.
+    """
+    calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None] = queue.SimpleQueue()
+
+    def receive() -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                calls.put(connection.recv())
+        calls.put(None)
+
+    threading.Thread(target=receive, daemon=True).start()
+    return Mailbox(calls, connection.send)

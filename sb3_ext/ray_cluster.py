@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sb3_ext.placement import Place, SamplerLostError
-from sb3_ext.served_sampler import SamplerArguments, serve
+from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 from sb3_ext.settings import RaySettings
 from unity_gym.errors import PlayerError, UnityGymError
 from unity_gym.player import EMBEDDED, player_command
@@ -240,7 +240,7 @@ class SamplerActor:
     """A sampler on a node of the cluster. Messages are delivered while `serve` runs."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def serve(self, arguments: SamplerArguments, build: str) -> None:
@@ -256,7 +256,7 @@ class SamplerActor:
                 PlayerError(f"{error} Each node needs it under this path; --ray-ship-build sends it to all of them")
             )
             return
-        serve(_QueueMailbox(self._calls, self._answers), arguments)
+        serve(Mailbox(self._calls, self._answers.put), arguments)
 
     @ray.method(concurrency_group="answers")
     def node(self) -> str:
@@ -276,15 +276,3 @@ class SamplerActor:
     def answer(self) -> Any:
         """Wait for the next response of the sampler, and return it."""
         return self._answers.get()
-
-
-class _QueueMailbox:
-    """See `Mailbox`."""
-
-    def __init__(self, calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]]], answers: queue.SimpleQueue[Any]) -> None:
-        self._calls = calls
-        self.recv, self.send = calls.get, answers.put
-
-    def poll(self) -> bool:
-        """See `Mailbox`."""
-        return not self._calls.empty()

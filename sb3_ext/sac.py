@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import pathlib
 from collections import defaultdict
@@ -33,6 +34,7 @@ from unity_gym.specs import Array
 
 SelfSAC = TypeVar("SelfSAC", bound="SAC")
 
+_UPDATES_AT_ONCE = 16  # of a background thread: handing over decisions and weights then takes little of the time
 _DISCRETE_TARGET = 0.2  # target entropy of a branch, as a fraction of its maximum entropy
 
 
@@ -87,8 +89,8 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     :param demonstrations: Demonstrations to imitate after each gradient step: a `.demo` file, a folder of them or a
         loaded demonstration; or a `BehavioralCloning` with its options.
     :param learning_rate_schedule: "linear" (to 1e-10 at the end) or "constant", for a number.
-    :param threaded: Run updates in a background thread while agents keep acting with the previous policy. The ratio of
-        updates to timesteps stays. Seeded runs are not reproducible.
+    :param threaded: Run updates in a background thread, 16 at a time, while agents keep acting with the previous
+        policy. The ratio of updates to timesteps stays. Seeded runs are not reproducible.
     :param stats_window_size: Episodes over which the logged return is averaged.
     :param tensorboard_log: Folder for TensorBoard; None for no log.
     :param policy_kwargs: Parameters of `UnitySACPolicy`, such as `hidden_units` and `normalize`.
@@ -310,19 +312,25 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         return bool(self._unseen)
 
     def store_outcomes(self, table: AgentTableLike) -> None:
-        """Store the outcomes of the decisions, and finished trajectories in the replay buffer."""
+        """Store the outcomes of the decisions, and finished trajectories in the replay buffer unless an update runs."""
         super().store_outcomes(table)
-        self._take_collected()
+        if self._running is None:
+            self._take_collected()
 
     @property
     def missing(self) -> int:
-        """Number of decisions to be collected until an update may be due, always 1."""
-        return 1
+        """Number of decisions to be collected until an update may be due."""
+        return self.decisions_at_once
 
     @property
     def decisions_at_once(self) -> int:
         """Number of decisions that all samplers together collect at a time."""
-        return 1
+        return math.ceil(_UPDATES_AT_ONCE * self.steps_per_update) if self.threaded else 1
+
+    @property
+    def _due(self) -> int:
+        """Number of updates, of the policy or of the reward signals, that become due together."""
+        return _UPDATES_AT_ONCE if self.threaded else 1
 
     @property
     def _needed(self) -> int:
@@ -337,7 +345,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     @property
     def is_update_due(self) -> bool:
         """Whether an update is due."""
-        return self._has_enough_experience and (self._owed >= 1 or self._signals_owed >= 1)
+        return self._has_enough_experience and max(self._owed, self._signals_owed) >= self._due
 
     def collect_rollouts(self, callback: BaseCallback, log_interval: int | None = None) -> bool:  # type: ignore[override]
         """Let the agents act until an update is due; replace SB3's method, in which all agents act at once.
@@ -362,6 +370,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     def train(self) -> None:  # type: ignore[override]
         """Make the updates that are due, each from its own minibatch; with `threaded`, start to."""
         self.finish_update()
+        self._take_collected()
         if not self._has_enough_experience:
             return
         self._share_update()

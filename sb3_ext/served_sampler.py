@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import queue
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -18,20 +19,31 @@ from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerPool
 
 
-class Mailbox(Protocol):
-    """Connection through which a served sampler receives calls and sends responses."""
+class Mailbox:
+    """Connection through which a served sampler receives calls and sends responses.
+
+    :param calls: Queue of calls, each with method and arguments; None if no further calls are possible.
+    :param send: Function that sends the response to a call.
+    """
+
+    def __init__(
+        self, calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None], send: Callable[[Any], None]
+    ) -> None:
+        self._calls, self.send = calls, send
 
     def recv(self) -> tuple[str, tuple[Any, ...]]:
         """Wait for the next call, and return method and arguments.
 
         :raises EOFError: If no further calls are possible.
         """
+        call = self._calls.get()
+        if call is None:
+            raise EOFError
+        return call
 
     def poll(self) -> bool:
         """Return whether a call has arrived."""
-
-    def send(self, answer: Any) -> None:
-        """Send the response to a call."""
+        return not self._calls.empty()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Timesteps to a reward with one synchronous sampler, with two sampler processes, and with `threaded: true`.
 
-    python tests/benchmarks/parity.py [--seeds 0 1 2] [--scenes 3DBall PushBlock]
+    python tests/benchmarks/parity.py [--seeds 0 1 2] [--configs ppo/3DBall ppo/PushBlock sac/3DBall]
 
-Each run has two players and the settings of `configs/ppo`, and is stopped at the first summary whose mean reward
+Each run has two players and the settings of a file in `configs`, and is stopped at the first summary whose mean reward
 reaches the threshold. Timesteps are those of the summary, so that other work on the machine does not matter.
 """
 
@@ -19,15 +19,20 @@ from pathlib import Path
 import yaml
 from trainers import CONFIGS, TOO_LONG, summaries
 
-SCENES = {"3DBall": (98.0, 6000, 0), "PushBlock": (4.5, 40_000, 128_000)}
+CASES = {
+    "ppo/3DBall": (98.0, 6000, 0),
+    "ppo/PushBlock": (4.5, 40_000, 128_000),
+    "sac/3DBall": (98.0, 6000, 0),
+}
 """Threshold, summary_freq, and the timesteps of the first full episodes: until then only episodes that succeed end."""
 MODES = {"synchronous": (), "--num-workers 2": ("--num-workers=2",), "threaded": ()}
 
 
-def timesteps(scene: str, mode: str, seed: int) -> float:
+def timesteps(config: str, mode: str, seed: int) -> float:
     """Return the timesteps to the threshold; infinite where it was not reached in time."""
-    threshold, summary_freq, first = SCENES[scene]
-    settings = yaml.safe_load((CONFIGS / "ppo" / f"{scene}.yaml").read_text(encoding="utf-8"))
+    threshold, summary_freq, first = CASES[config]
+    scene = config.partition("/")[2]
+    settings = yaml.safe_load((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"))
     settings["behaviors"][scene] |= {"summary_freq": summary_freq, "threaded": mode == "threaded"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "settings.yaml")
@@ -43,17 +48,17 @@ def main() -> None:
     """Run what the command line names and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--scenes", nargs="+", choices=SCENES, default=list(SCENES))
+    parser.add_argument("--configs", nargs="+", choices=CASES, default=list(CASES))
     arguments = parser.parse_args()
-    print("| scene | mode | timesteps by seed | median | of synchronous |\n|---|---|---|---|---|")
-    for scene in arguments.scenes:
+    print("| settings | mode | timesteps by seed | median | of synchronous |\n|---|---|---|---|---|")
+    for config in arguments.configs:
         medians: dict[str, float] = {}
         for mode in MODES:
-            found = [timesteps(scene, mode, seed) for seed in arguments.seeds]
+            found = [timesteps(config, mode, seed) for seed in arguments.seeds]
             medians[mode] = statistics.median(found)
             ratio = medians[mode] / medians["synchronous"]
             each = ", ".join(f"{steps:,.0f}" for steps in found)
-            name = f"{scene} ≥ {SCENES[scene][0]:g}"
+            name = f"{config} ≥ {CASES[config][0]:g}"
             print(f"| {name} | {mode} | {each} | {medians[mode]:,.0f} | {ratio:.2f} |", flush=True)
 
 

@@ -3,8 +3,9 @@
     python tests/benchmarks/throughput.py --peer-learn PEER/bin/mlagents-learn [--rounds 3] [--num-envs 1]
 
 Both read the same hyperparameters and launch the same embedded player by themselves. The players count the decisions
-that their agents request; counting starts after two whole buffers (of SAC: 2 s of updates), so that
-imports, launches and first calls are excluded. The trainers alternate in each round. The modes of `unity-learn`:
+that their agents request; counting starts after two and a half buffers (SAC: after 2,000 decisions with updates), so
+that imports, launches and first calls are excluded, and ends after a whole number of buffers, so that each has its
+update. The trainers alternate in each round. The modes of `unity-learn`:
 
 - synchronous: the learner's process steps the players, and agents act with the newest weights
 - threaded: `threaded: true`, the players continue during an update
@@ -43,16 +44,20 @@ MODES = ("synchronous", "threaded", "worker", "mlagents-learn")
 PATIENCE = 240  # seconds until the first updates are over
 
 
-def settings_of(algorithm: str, scene: str, threaded: bool, folder: Path) -> tuple[Path, int]:
-    """Write settings that both trainers support; return the file and the decisions to skip before counting."""
+def settings_of(algorithm: str, scene: str, threaded: bool, folder: Path) -> tuple[Path, int, int]:
+    """Write settings that both trainers support.
+
+    :return: File, decisions to skip before counting, and the decisions of which a multiple is counted.
+    """
     settings = yaml.safe_load((CONFIGS / algorithm / f"{scene}.yaml").read_text(encoding="utf-8"))
     (behavior,) = settings["behaviors"].values()
     behavior |= {"threaded": threaded, "max_steps": 100_000_000, "summary_freq": 10_000_000}
     path = folder / "settings.yaml"
     path.write_text(yaml.safe_dump({"behaviors": settings["behaviors"]}), encoding="utf-8")
     numbers = behavior["hyperparameters"]
-    warm_up = numbers["buffer_init_steps"] + 2000 if algorithm == "sac" else 2 * numbers["buffer_size"]
-    return path, warm_up
+    if algorithm == "sac":
+        return path, numbers["buffer_init_steps"] + 2000, 1
+    return path, 5 * numbers["buffer_size"] // 2, numbers["buffer_size"]
 
 
 def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float, peer_learn: str) -> float:
@@ -60,23 +65,31 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
     command = [peer_learn] if mode == "mlagents-learn" else [sys.executable, "-m", "sb3_ext.learn"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        settings, warm_up = settings_of(algorithm, scene, mode in ("threaded", "worker"), folder)
+        settings, warm_up, unit = settings_of(algorithm, scene, mode in ("threaded", "worker"), folder)
         command += [str(settings), f"--env={player_of(scene, folder)}", f"--num-envs={num_envs}", "--no-graphics"]
         command += ["--run-id=run", f"--results-dir={folder}/results", "--seed=1"]
         if mode == "worker":
             command.append(f"--num-workers={num_envs}")
         with open(folder / "output", "w+") as output:
             trainer = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-            try:
+
+            def wait_for(count: int) -> tuple[int, float]:
+                """Wait for decisions of the agents, and return their number and the time."""
                 started = time.monotonic()
-                while decisions(folder) < warm_up:
+                while (found := decisions(folder)) < count:
                     if trainer.poll() is not None or time.monotonic() - started > PATIENCE:
                         output.seek(0)
-                        sys.exit(f"{mode}, {scene}: no {warm_up} decisions in time\n{output.read()[-3000:]}")
-                    time.sleep(0.05)
-                before, start_time = decisions(folder), time.monotonic()
-                time.sleep(seconds)
-                return (decisions(folder) - before) / (time.monotonic() - start_time)
+                        sys.exit(f"{mode}, {scene}: no {count} decisions in time\n{output.read()[-3000:]}")
+                    time.sleep(0.02)
+                return found, time.monotonic()
+
+            try:
+                before, start_time = wait_for(warm_up)
+                after, end_time = before, start_time
+                while end_time - start_time < seconds:
+                    buffers = (after - before) // unit + 1
+                    after, end_time = wait_for(warm_up + buffers * unit)
+                return (after - before) / (end_time - start_time)
             finally:
                 trainer.send_signal(signal.SIGINT)
                 try:

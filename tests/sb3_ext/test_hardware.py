@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psutil
 import pytest
 import torch
 from gymnasium import spaces
@@ -40,6 +41,8 @@ def test_large_updates_use_two_threads_and_small_ones_one() -> None:
     assert [hardware.threads_for(size) for size in (0, 24_999_999, 25_000_000, 10**12)] == [1, 1, 2, 2]
     hardware.use_threads([10, 10**9])
     assert torch.get_num_threads() == 2
+    hardware.use_threads([10**9], reserved=1)
+    assert torch.get_num_threads() == 1
 
 
 def test_on_one_core_one_thread_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +58,21 @@ def test_a_number_of_threads_set_by_the_user_is_kept(by: str, monkeypatch: pytes
         torch.set_num_threads(3)
     before = torch.get_num_threads()
     assert learn(256, 1024) == before
+
+
+def test_updates_in_a_thread_start_no_further_threads() -> None:
+    env = make_toys(spaces.Discrete(2))
+    model = PPO("UnityPolicy", env, threaded=True, policy_kwargs={"hidden_units": 8}, device="cpu")
+    model._setup_learn(10)
+    started = []
+
+    def update() -> None:
+        before = psutil.Process().num_threads()
+        matrix = torch.randn(64, 64)
+        (matrix @ matrix).tanh()
+        started.append(psutil.Process().num_threads() - before)
+
+    model._start_update(update)
+    model.finish_update()
+    assert torch.get_num_threads() == 1
+    assert started == [0]

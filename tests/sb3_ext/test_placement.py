@@ -9,7 +9,9 @@ import signal
 import subprocess
 import time
 from contextlib import closing, nullcontext
+from multiprocessing import Pipe
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,6 +28,7 @@ from sb3_ext.from_settings import build_model
 from sb3_ext.joint import JointTraining
 from sb3_ext.learn import main
 from sb3_ext.placement import Place, RemoteSampler, SamplerLostError
+from sb3_ext.processes import mailbox_of
 from sb3_ext.restarts import RestartPolicy
 from sb3_ext.sampler import Request, Samples
 from sb3_ext.served_sampler import SamplerArguments
@@ -34,6 +37,21 @@ from stand_ins import faulty_player
 from unity_gym.errors import UnityGymError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends signals")
+
+
+def test_weights_and_samples_that_a_pipe_cannot_hold_do_not_wait_for_each_other() -> None:
+    ours, theirs = Pipe()
+    mailbox = mailbox_of(theirs)
+    large = np.zeros(10_000_000, np.uint8)
+    senders = [Thread(target=send, args=(large,), daemon=True) for send in (mailbox.send, ours.send)]
+    for sender in senders:
+        sender.start()
+    senders[1].join(30)
+    assert not senders[1].is_alive()
+    assert len(ours.recv()) == len(mailbox.recv()) == len(large)
+    ours.close()
+    with pytest.raises(EOFError):
+        mailbox.recv()
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "sac"])

@@ -466,12 +466,13 @@ def test_learning_continues_from_model_and_replay_buffer_as_if_never_interrupted
     env.close()
 
 
+@pytest.mark.parametrize("threaded", [False, True])
 @pytest.mark.parametrize(("init", "per_update", "per_signal"), [(0, 10, 5), (90, 4, 8), (0, 0.5, 1), (0, 7.5, 7.5)])
-def test_updates_are_as_frequent_as_configured(init: int, per_update: float, per_signal: float) -> None:
+def test_updates_are_as_frequent_as_configured(init: int, per_update: float, per_signal: float, threaded: bool) -> None:
     env = make_toys(spaces.Discrete(2))
     model = SAC(
         "UnitySACPolicy", env, buffer_size=1000, batch_size=30, steps_per_update=per_update, buffer_init_steps=init,
-        reward_signal_steps_per_update=per_signal, reward_signals=[Extrinsic(), Endless()],
+        reward_signal_steps_per_update=per_signal, reward_signals=[Extrinsic(), Endless()], threaded=threaded,
         policy_kwargs={"hidden_units": 8}, device="cpu", seed=0,
     )  # fmt: skip
     model.learn(300)
