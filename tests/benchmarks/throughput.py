@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -56,13 +58,16 @@ def settings_of(algorithm: str, scene: str, threaded: bool, folder: Path) -> tup
     path.write_text(yaml.safe_dump({"behaviors": settings["behaviors"]}), encoding="utf-8")
     numbers = behavior["hyperparameters"]
     if algorithm == "sac":
-        return path, numbers["buffer_init_steps"] + 2000, 1
+        return path, numbers["buffer_init_steps"] + 2000, 500
     return path, 5 * numbers["buffer_size"] // 2, numbers["buffer_size"]
 
 
 def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float, peer_learn: str) -> float:
     """Run one trainer, and return its timesteps per second."""
-    command = [peer_learn] if mode == "mlagents-learn" else [sys.executable, "-m", "sb3_ext.learn"]
+    if mode == "mlagents-learn":
+        command = [peer_learn, f"--base-port={_free_port()}"]  # its default stays taken for a minute after a run
+    else:
+        command = [sys.executable, "-m", "sb3_ext.learn"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings, warm_up, unit = settings_of(algorithm, scene, mode in ("threaded", "worker"), folder)
@@ -71,7 +76,7 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
         if mode == "worker":
             command.append(f"--num-workers={num_envs}")
         with open(folder / "output", "w+") as output:
-            trainer = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            trainer = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
             def wait_for(count: int) -> tuple[int, float]:
                 """Wait for decisions of the agents, and return their number and the time."""
@@ -91,12 +96,20 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
                     after, end_time = wait_for(warm_up + buffers * unit)
                 return (after - before) / (end_time - start_time)
             finally:
-                trainer.send_signal(signal.SIGINT)
+                # As Ctrl-C in a terminal: mlagents-learn waits for its own processes, which it does not end.
+                os.killpg(trainer.pid, signal.SIGINT)
                 try:
                     trainer.wait(60)
                 except subprocess.TimeoutExpired:
-                    trainer.kill()
+                    os.killpg(trainer.pid, signal.SIGKILL)
                     trainer.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def main() -> None:
