@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from stand_ins.faulty_player import BEHAVIOR, launcher
+from stand_ins.ports import free_port
 from stand_ins.reply_messages import Agent, Sensor
 from stand_ins.unity_editor import Editor
 from unity_gym import environment
@@ -537,9 +538,7 @@ def test_after_ctrl_c_in_a_step_reset_launches_the_environment_again() -> None:
 @pytest.mark.parametrize("fault", ["none", "hang-in-step"], ids=["while it waits", "while it is waited for"])
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which process connects")
 def test_an_editor_that_is_killed_is_noticed_at_once(tmp_path: Path, fault: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     editor = subprocess.Popen([launcher(tmp_path, fault), "--mlagents-port", str(port)], stdout=subprocess.DEVNULL)
     with UnityEnvironment(base_port=port, timeout_wait=60) as env:
         env.reset()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from stand_ins.ports import free_port
 
 GUIDES = Path(__file__).resolve().parents[1] / "docs" / "guides"
 PEER = os.environ.get("UNITY_GYM_PEER_PYTHON", "")
@@ -57,14 +58,11 @@ def test_unity_learn_trains_the_custom_scene(folder: Path) -> None:
 
 @pytest.mark.skipif(not PEER, reason="UNITY_GYM_PEER_PYTHON names no Python that has mlagents")
 def test_unitys_own_trainer_trains_the_custom_scene(folder: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     build = folder / "reach.x86_64"  # a file that mlagents-learn accepts as a build
     build.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m unity_gym.scenes reach:Reach "$@"\n')
     build.chmod(0o755)
     learn = str(Path(PEER).with_name("mlagents-learn"))
-    run(folder, learn, "reach.yaml", "--env", str(build), "--run-id", "reach", "--base-port", port)
+    run(folder, learn, "reach.yaml", "--env", str(build), "--run-id", "reach", "--base-port", str(free_port()))
     assert list((folder / "results" / "reach").glob("Reach*.onnx"))
 
 

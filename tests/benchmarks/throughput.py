@@ -13,7 +13,9 @@ update. The trainers alternate in each round. The modes of `unity-learn`:
 
 `mlagents-learn` runs with `threaded: false`, its default.
 
-`PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
+`--earlier EARLIER/bin/python` names an interpreter with an earlier version of the packages, to see what has been gained
+since: the modes `earlier` and `earlier threaded` run its trainer with its own embedded player. `PEER` needs Unity's
+package `mlagents` 1.1.0 on Python 3.10.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ import argparse
 import math
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -32,7 +33,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import yaml
-from trainers import CONFIGS, decisions, player_of
+from client_speed import free_port
+from trainers import CONFIGS, decisions, interrupt, player_of
 
 ROWS = (
     ("ppo", "3DBall"),
@@ -42,7 +44,8 @@ ROWS = (
     ("poca", "CooperativePushBlock"),
     ("sac", "3DBall"),
 )
-MODES = ("synchronous", "threaded", "worker", "mlagents-learn")
+EARLIER = ("earlier", "earlier threaded")
+MODES = ("synchronous", "threaded", "worker", *EARLIER, "mlagents-learn")
 PATIENCE = 240  # seconds until the first updates are over
 
 
@@ -62,17 +65,19 @@ def settings_of(algorithm: str, scene: str, threaded: bool, folder: Path) -> tup
     return path, 5 * numbers["buffer_size"] // 2, numbers["buffer_size"]
 
 
-def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float, peer_learn: str) -> float:
-    """Run one trainer, and return its timesteps per second."""
+def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float, program: str) -> float:
+    """Run one trainer, the command `mlagents-learn` or that of an interpreter, and return its timesteps per second."""
     if mode == "mlagents-learn":
-        command = [peer_learn, f"--base-port={_free_port()}"]  # its default stays taken for a minute after a run
+        command = [program, f"--base-port={free_port()}"]  # its default stays taken for a minute after a run
+        python = sys.executable
     else:
-        command = [sys.executable, "-m", "sb3_ext.learn"]
+        command, python = [program, "-m", "sb3_ext.learn"], program
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        settings, warm_up, unit = settings_of(algorithm, scene, mode in ("threaded", "worker"), folder)
-        command += [str(settings), f"--env={player_of(scene, folder)}", f"--num-envs={num_envs}", "--no-graphics"]
-        command += ["--run-id=run", f"--results-dir={folder}/results", "--seed=1"]
+        threaded = mode not in ("synchronous", "earlier", "mlagents-learn")
+        settings, warm_up, unit = settings_of(algorithm, scene, threaded, folder)
+        command += [str(settings), f"--env={player_of(scene, folder, python)}", f"--num-envs={num_envs}"]
+        command += ["--no-graphics", "--run-id=run", f"--results-dir={folder}/results", "--seed=1"]
         if mode == "worker":
             command.append(f"--num-workers={num_envs}")
         with open(folder / "output", "w+") as output:
@@ -96,8 +101,7 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
                     after, end_time = wait_for(warm_up + buffers * unit)
                 return (after - before) / (end_time - start_time)
             finally:
-                # As Ctrl-C in a terminal: mlagents-learn waits for its own processes, which it does not end.
-                os.killpg(trainer.pid, signal.SIGINT)
+                interrupt(trainer)
                 try:
                     trainer.wait(60)
                 except subprocess.TimeoutExpired:
@@ -105,24 +109,20 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
                     trainer.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def main() -> None:
     """Run the measurement of the command line and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-learn", default="", help="the command mlagents-learn; without it, ours alone")
+    parser.add_argument("--earlier", default="", help="an interpreter with an earlier version of the packages")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0, help="time to count")
     parser.add_argument("--num-envs", type=int, default=1)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--rows", nargs="+", default=["/".join(row) for row in ROWS], help="such as ppo/3DBall")
     arguments = parser.parse_args()
-    modes = [mode for mode in arguments.modes if mode != "mlagents-learn" or arguments.peer_learn]
+    programs = dict.fromkeys(MODES, sys.executable) | dict.fromkeys(EARLIER, arguments.earlier)
+    programs["mlagents-learn"] = arguments.peer_learn
+    modes = [mode for mode in arguments.modes if programs[mode]]
     print(f"| settings | {' | '.join(modes)} | best of ours / mlagents-learn |\n|---|{'---|' * len(modes)}---|")
     ratios = []
     for row in arguments.rows:
@@ -130,15 +130,15 @@ def main() -> None:
         speeds = defaultdict(list)
         for _ in range(arguments.rounds):
             for mode in modes:
-                speed = measure(mode, algorithm, scene, arguments.num_envs, arguments.seconds, arguments.peer_learn)
+                speed = measure(mode, algorithm, scene, arguments.num_envs, arguments.seconds, programs[mode])
                 speeds[mode].append(speed)
         cells = [
             f"{statistics.median(speeds[mode]):.0f} ({min(speeds[mode]):.0f} to {max(speeds[mode]):.0f})"
             for mode in modes
         ]
         medians = {mode: statistics.median(speeds[mode]) for mode in modes}
-        peer = medians.pop("mlagents-learn", math.nan)
-        ratios.append(max(medians.values()) / peer)
+        best = max(medians[mode] for mode in modes if programs[mode] == sys.executable)
+        ratios.append(best / medians.get("mlagents-learn", math.nan))
         print(f"| {row} | {' | '.join(cells)} | {ratios[-1]:.2f} |", flush=True)
     print(f"geometric mean of the ratios: {statistics.geometric_mean(ratios):.2f}")
 

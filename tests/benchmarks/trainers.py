@@ -13,6 +13,7 @@ on Python 3.10.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import signal
@@ -25,7 +26,7 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -71,10 +72,10 @@ def settings_of(scene: str, algorithm: str, folder: Path) -> Path:
     return path
 
 
-def player_of(scene: str, folder: Path) -> Path:
-    """Return the embedded player as an executable that both can launch like a build; it counts in the folder."""
+def player_of(scene: str, folder: Path, python: str = sys.executable) -> Path:
+    """Return the embedded player of an interpreter as an executable, like a build; it counts in the folder."""
     path = folder / f"{scene}.x86_64"
-    command = shlex.join([sys.executable, str(PLAYER), str(folder), scene])
+    command = shlex.join([python, str(PLAYER), str(folder), scene])
     path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     path.chmod(0o755)
     return path
@@ -82,7 +83,13 @@ def player_of(scene: str, folder: Path) -> Path:
 
 def decisions(folder: Path) -> int:
     """Return the number of decisions that the agents of all players of a folder have requested."""
-    return sum(int(np.fromfile(path, np.int64)[0]) for path in folder.glob("*.decisions"))
+    return sum(int(np.fromfile(path, np.int64).sum()) for path in folder.glob("*.decisions"))
+
+
+def interrupt(trainer: subprocess.Popen[Any]) -> None:
+    """Act as Ctrl-C in a terminal, on a process that leads a session: mlagents-learn does not end its own processes."""
+    if trainer.poll() is None:
+        os.killpg(trainer.pid, signal.SIGINT)
 
 
 def summaries(command: list[str], limit: float, folder: Path | None = None) -> Generator[Summary, None, None]:
@@ -92,9 +99,12 @@ def summaries(command: list[str], limit: float, folder: Path | None = None) -> G
     """
     started = time.perf_counter()
     lines = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder) as trainer:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, start_new_session=True
+    ) as trainer:
         assert trainer.stdout is not None
-        clock = threading.Timer(limit, trainer.send_signal, [signal.SIGINT])
+
+        clock = threading.Timer(limit, interrupt, [trainer])
         clock.start()
         try:
             for line in trainer.stdout:
@@ -104,7 +114,7 @@ def summaries(command: list[str], limit: float, folder: Path | None = None) -> G
                     seconds = time.perf_counter() - started
                     yield Summary(int(steps), float(reward), seconds, behavior or "", float(elo or "nan"))
         except (GeneratorExit, KeyboardInterrupt):
-            trainer.send_signal(signal.SIGINT)
+            interrupt(trainer)
             trainer.stdout.read()
             raise
         finally:

@@ -5,12 +5,12 @@ Between steps the scene's thread waits, so that the test may read and change its
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from stand_ins.ports import free_port, listens
 from unity_gym.environment import UnityEnvironment
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.communicator import Communicator, Quit
@@ -23,9 +23,7 @@ def held_scene(
     scene_type: type[Scene], areas: int = 1, seed: int = 1, side_channels: tuple[SideChannel, ...] = ()
 ) -> Iterator[tuple[UnityEnvironment, Scene]]:
     """A client after its first reset, and its scene."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     held: list[Scene] = []
 
     def play() -> None:
@@ -50,8 +48,3 @@ def held_scene(
     finally:
         env.close()
         thread.join(30)
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import grpc
 
 from stand_ins.faulty_player import connect_to
+from stand_ins.ports import free_port, listens
 from unity_gym.environment import UnityEnvironment
 from unity_gym.wire.messages import UnityMessage
 
@@ -23,9 +23,7 @@ class Editor:
     """
 
     def __init__(self, answer: Callable[[Any], Any], hybrid_actions: bool = True) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.received: list[Any] = []
         self._answer, self._hybrid_actions = answer, hybrid_actions
         self._thread = threading.Thread(target=self._play, daemon=True)
@@ -41,7 +39,7 @@ class Editor:
         assert not self._thread.is_alive()
 
     def _play(self) -> None:
-        while not self._is_server_listening():  # gRPC itself would retry only after a second
+        while not listens(self.port):  # gRPC itself would retry only after a second
             time.sleep(0.01)
         exchange = connect_to(self.port)
         hello = _message()
@@ -57,10 +55,6 @@ class Editor:
                 command = self._exchange(exchange, message)
         except grpc.RpcError:  # the environment closed without a quit message: it rejected the last message
             return
-
-    def _is_server_listening(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def _exchange(self, exchange: grpc.UnaryUnaryMultiCallable, message: Any) -> Any:
         reply = exchange(message.SerializeToString(), timeout=60)
