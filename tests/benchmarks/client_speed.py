@@ -1,4 +1,4 @@
-"""Measure the steps per second of our low-level client, Unity's `mlagents_envs` and gRPC without any decoding.
+"""Measure the steps per second of our low-level client, of SB3's `VecEnv` on it, of `mlagents_envs`, and of bare gRPC.
 
     python tests/benchmarks/client_speed.py [--peer-python PATH] [--seconds 0.5] [--rounds 15]
 
@@ -22,10 +22,12 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent import futures
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 from stand_in_player import (
     BEHAVIOR,
     HEADER,
@@ -68,8 +70,6 @@ def run_bursts(step: Callable[[], object]) -> None:
 
 def measure_client(client: str, workload: Workload, port: int) -> dict[str, Any]:
     """Run the loop of a typical low-level script, with the same code for our client and for the peer."""
-    import numpy as np
-
     environment_module, action_module = map(importlib.import_module, CLIENTS[client])
     generator = np.random.default_rng(0)
     continuous = generator.uniform(-1, 1, (workload.agents, workload.continuous)).astype(np.float32)
@@ -97,6 +97,18 @@ def measure_client(client: str, workload: Workload, port: int) -> dict[str, Any]
     env.close()
     content = [[list(column.shape), float(np.sum(column, dtype=np.float64))] for column in received]
     return {"content": content, "context": context("numpy", "protobuf")}
+
+
+def measure_vec_env(_: Workload, port: int) -> dict[str, Any]:
+    """Run the loop of an SB3 algorithm: all agents are rows of a `UnityVecEnv`."""
+    from sb3_ext import UnityVecEnv
+
+    env = UnityVecEnv(file_name=None, base_port=port, timeout_wait=TIMEOUT)
+    env.reset()
+    actions = np.stack([env.action_space.sample() for _ in range(env.num_envs)])
+    run_bursts(lambda: env.step(actions))
+    env.close()
+    return {"content": None, "context": context("numpy", "protobuf")}
 
 
 def measure_bare(workload: Workload, port: int) -> dict[str, Any]:
@@ -225,12 +237,12 @@ def compare(workload: str, pythons: dict[str, str], seconds: float, rounds: int)
         speeds = [burst["speed"] for burst in bursts]
         cpu = statistics.median(burst["cpu"] for burst in bursts)
         columns = f"{min(speeds):8.0f} {statistics.median(speeds):8.0f} {max(speeds):8.0f}"
-        print(f"{workload:16} {name:6} {columns} {cpu:9.0f}", flush=True)
-    for other in ("bare", "peer"):
-        if {"ours", other} <= results.keys():
-            pairs = zip(results["ours"], results[other], strict=True)
-            low, middle, high = statistics.quantiles([ours["speed"] / peer["speed"] for ours, peer in pairs])
-            print(f"{workload:16} ours/{other} {middle:.2f} (quartiles {low:.2f}, {high:.2f})", flush=True)
+        print(f"{workload:16} {name:7} {columns} {cpu:9.0f}", flush=True)
+    for one, other in (("ours", "bare"), ("ours", "peer"), ("vec_env", "ours")):
+        if {one, other} <= results.keys():
+            pairs = zip(results[one], results[other], strict=True)
+            low, middle, high = statistics.quantiles([a["speed"] / b["speed"] for a, b in pairs])
+            print(f"{workload:16} {one}/{other} {middle:.2f} (quartiles {low:.2f}, {high:.2f})", flush=True)
     return {name: end["context"] for name, end in ends.items()}
 
 
@@ -242,16 +254,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="duration of one burst")
     parser.add_argument("--rounds", type=int, default=15, help="bursts of each client on each workload")
     parser.add_argument("--workload", choices=WORKLOADS, action="append", help="only this one; may be repeated")
-    parser.add_argument("--client", choices=["bare", *CLIENTS], action="append", help="only this one; may be repeated")
+    clients = ["bare", "vec_env", *CLIENTS]
+    parser.add_argument("--client", choices=clients, action="append", help="only this one; may be repeated")
     arguments = parser.parse_args()
 
-    pythons = {"bare": sys.executable, "ours": sys.executable, "peer": arguments.peer_python}
+    pythons = dict.fromkeys(("bare", "ours", "vec_env"), sys.executable) | {"peer": arguments.peer_python}
     if not arguments.peer_python:
         print("no --peer-python: mlagents_envs is not measured")
         del pythons["peer"]
     pythons = {client: python for client, python in pythons.items() if client in (arguments.client or pythons)}
     print(f"{arguments.rounds} rounds of {arguments.seconds:g} s; {platform.machine()}, {os.cpu_count()} processors")
-    print(f"{'workload':16} {'client':6} {'min':>8} {'median':>8} {'max':>8} {'CPU':>9}")
+    print(f"{'workload':16} {'client':7} {'min':>8} {'median':>8} {'max':>8} {'CPU':>9}")
     print(f"{'':23} {'steps/s':>8} {'steps/s':>8} {'steps/s':>8} {'us/step':>9}")
     for workload in arguments.workload or WORKLOADS:
         versions = compare(workload, pythons, arguments.seconds, arguments.rounds)
@@ -263,6 +276,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         name, workload_name, port = sys.argv[2:]
         arguments = (WORKLOADS[workload_name], int(port))
-        print(json.dumps(measure_bare(*arguments) if name == "bare" else measure_client(name, *arguments)))
+        measures = {"bare": measure_bare, "vec_env": measure_vec_env}
+        measure = measures[name] if name in measures else partial(measure_client, name)
+        print(json.dumps(measure(*arguments)))
     else:
         main()
