@@ -1,5 +1,7 @@
 """Runs that are killed at random moments resume from their newest checkpoint, without partially written files.
 
+No process of theirs is left behind.
+
 `KILLS=40 python -m pytest tests/sb3_ext/test_kills.py` kills each of them 40 times.
 """
 
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 import yaml
 
@@ -27,6 +30,10 @@ KILLS = int(os.environ.get("KILLS", "3"))
 SMALL = {"hidden_units": 16, "num_layers": 1}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "PPO": ("ppo/Basic", {"hyperparameters": {"batch_size": 16, "buffer_size": 64}}),
+    "PPO, threaded, with a sampler process": (
+        "ppo/Basic",
+        {"hyperparameters": {"batch_size": 16, "buffer_size": 64}, "threaded": True},
+    ),
     "SAC": (
         "sac/Basic",
         {
@@ -89,6 +96,8 @@ def test_a_run_that_is_killed_at_any_moment_can_be_resumed(tmp_path: Path, kind:
     draw = random.Random(KILLS)
     folder = tmp_path / "results" / "killed"
     arguments = [settings_of(kind, tmp_path), "--run-id", "killed", "--seed", "1"]
+    if "sampler process" in kind:
+        arguments += ["--num-workers", "1"]
     reached = 0
     for number in range(KILLS + 1):
         process = subprocess.Popen(
@@ -108,8 +117,10 @@ def test_a_run_that_is_killed_at_any_moment_can_be_resumed(tmp_path: Path, kind:
             assert errors == ""
         else:
             time.sleep(draw.uniform(0, 0.5))
+            others = psutil.Process(process.pid).children(recursive=True)
             process.kill()
             process.communicate()
+            assert not psutil.wait_procs(others, timeout=30)[1]
         assert newest(folder) > reached
         reached = newest(folder)
         require_whole(folder)
