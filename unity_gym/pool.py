@@ -321,13 +321,10 @@ class PlayerPool:
             raise NotReadyError("receive() before send(): call send() first")
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         minimum = min(minimum - len(self._unreported), len(self._under_way))
-        while True:
-            arrived = [worker for worker in sorted(self._under_way) if self._has_reply(worker)]
-            remaining = deadline - time.monotonic()
-            if len(arrived) >= minimum or remaining <= 0:
-                break
-            waiting = [self.players[worker] for worker in self._under_way.difference(arrived)]
-            UnityEnvironment.wait_any(waiting, min(CHECK_PERIOD, remaining))
+        if timeout is None and len(self._under_way) == minimum == 1:
+            arrived = list(self._under_way)  # `step_wait` waits for a single player in fewer calls
+        else:
+            arrived = self._wait_for(minimum, deadline)
         for worker in arrived:
             self.players[worker].step_wait()
             with self._guarded():
@@ -336,6 +333,16 @@ class PlayerPool:
                 self._unreported.append(worker)
         answered, self._unreported = sorted(self._unreported), []
         return answered
+
+    def _wait_for(self, minimum: int, deadline: float) -> list[int]:
+        """Return the players that have answered, after waiting for so many of them or until the deadline."""
+        while True:
+            arrived = [worker for worker in sorted(self._under_way) if self._has_reply(worker)]
+            remaining = deadline - time.monotonic()
+            if len(arrived) >= minimum or remaining <= 0:
+                return arrived
+            waiting = [self.players[worker] for worker in self._under_way.difference(arrived)]
+            UnityEnvironment.wait_any(waiting, min(CHECK_PERIOD, remaining))
 
     @property
     def under_way(self) -> list[int]:

@@ -6,8 +6,9 @@ python tests/benchmarks/trainers.py --peer-learn PEER/bin/mlagents-learn --algor
 Both read the same hyperparameters (those of `configs/ppo` or `configs/sac`), launch the same player by themselves and
 are stopped at the first summary whose mean reward reaches the threshold. They run in turn, seed by seed. Time counts
 from the start of the command, imports and the player's launch included. Timesteps are counted by the player, as
-mlagents-learn does not count those of trajectories that have not ended. `PEER` needs Unity's package `mlagents` 1.1.0
-on Python 3.10.
+mlagents-learn does not count those of trajectories that have not ended. With `--worker`, unity-learn's agents act in a
+process of their own while it updates (`threaded: true`, `--num-workers 1`). `PEER` needs Unity's package `mlagents`
+1.1.0 on Python 3.10.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ class Reached(NamedTuple):
     seconds: float
 
 
-def settings_of(scene: str, algorithm: str, folder: Path) -> Path:
+def settings_of(scene: str, algorithm: str, folder: Path, threaded: bool) -> Path:
     """Return the scene's settings without keys that only one of the two trainers supports."""
     settings = yaml.safe_load((CONFIGS / algorithm / f"{scene}.yaml").read_text(encoding="utf-8"))
     behaviors = settings["behaviors"]
     for behavior in behaviors.values():
-        behavior["summary_freq"] = SCENES[scene][1]
+        behavior |= {"summary_freq": SCENES[scene][1], "threaded": threaded}
     path = folder / f"{scene}.yaml"
     path.write_text(yaml.safe_dump({"behaviors": behaviors}), encoding="utf-8")
     return path
@@ -139,15 +140,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--scenes", nargs="+", choices=SCENES, default=["3DBall", "Basic"])
     parser.add_argument("--algorithm", choices=("ppo", "sac"), default="ppo")
+    parser.add_argument("--worker", action="store_true", help="unity-learn's agents act in another process")
     arguments = parser.parse_args()
-    commands = {"ours": [sys.executable, "-m", "sb3_ext.learn"], "peer": [arguments.peer_learn]}
+    workers = ["--num-workers=1"] if arguments.worker else []
+    commands = {"ours": [sys.executable, "-m", "sb3_ext.learn", *workers], "peer": [arguments.peer_learn]}
     print("| scene | seed | ours: timesteps, s | mlagents-learn: timesteps, s |\n|---|---|---|---|")
     for scene in arguments.scenes:
         results: dict[str, list[Reached]] = {name: [] for name in commands}
         for seed in arguments.seeds:
             for name, command in commands.items():
                 with tempfile.TemporaryDirectory() as folder:
-                    settings = settings_of(scene, arguments.algorithm, Path(folder))
+                    threaded = arguments.worker and name == "ours"
+                    settings = settings_of(scene, arguments.algorithm, Path(folder), threaded)
                     files = [str(settings), f"--env={player_of(scene, Path(folder))}"]
                     rest = [f"--seed={seed}", "--run-id=run", f"--results-dir={folder}/results", "--no-graphics"]
                     one = run([*command, *files, *rest], SCENES[scene][0], Path(folder))
