@@ -100,11 +100,12 @@ def summaries(command: list[str], limit: float, folder: Path | None = None) -> G
     """
     started = time.perf_counter()
     lines = []
+    # A shell script starts background commands with SIGINT ignored, which the trainer would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, start_new_session=True
     ) as trainer:
         assert trainer.stdout is not None
-
         clock = threading.Timer(limit, interrupt, [trainer])
         clock.start()
         try:
