@@ -78,7 +78,8 @@ def train(
     """Train, and return the line of the run and the summaries of each behavior.
 
     :param peer_learn: The command `mlagents-learn`; None runs `unity-learn`.
-    :param limits: Timesteps per behavior (`steps`, None for those of the configuration) and `minutes`.
+    :param limits: Timesteps per behavior (`steps`, None for those of the configuration), `minutes` and the folder that
+        keeps the run (`results`, None for none).
     :param demonstrations: Folder of the `.demo` files that the configuration reads.
     """
     path = CONFIGS / f"{config}.yaml"
@@ -88,9 +89,12 @@ def train(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "demonstrations").symlink_to(demonstrations.resolve())
-        flags = [f"--seed={seed}", "--run-id=run", f"--results-dir={name}/results", "--no-graphics"]
+        results = (limits.results or folder / "results").resolve()
+        run_id = f"{config.replace('/', '-')}-{seed}"
+        flags = [f"--seed={seed}", f"--run-id={run_id}", f"--results-dir={results}", "--no-graphics", "--force"]
         if peer_learn is None:
-            command = [sys.executable, "-m", "sb3_ext.learn", str(path), *flags[:-1]]
+            flags.remove("--no-graphics")
+            command = [sys.executable, "-m", "sb3_ext.learn", str(path), *flags]
         else:
             command = [peer_learn, *_peer_settings(path, folder), *flags]
         with closing(summaries(command, 60 * limits.minutes, folder)) as lines:
@@ -125,19 +129,20 @@ def train(
         "shared": max(loads) > (os.cpu_count() or 1) + 1,
         "end": end,
         "minutes": limits.minutes,
-        "command": "python tests/benchmarks/learning.py "
-        + shlex.join(_own_arguments(config, seed, peer_learn, limits)),
+        "command": _own_command(config, seed, peer_learn, limits),
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
     return record, curves
 
 
-def _own_arguments(config: str, seed: int, peer_learn: str | None, limits: argparse.Namespace) -> list[str]:
-    """Return the arguments that repeat this run."""
+def _own_command(config: str, seed: int, peer_learn: str | None, limits: argparse.Namespace) -> str:
+    """Return the command that repeats this run, with the number of threads where the environment sets it."""
+    threads = [f"OMP_NUM_THREADS={number}"] if (number := os.environ.get("OMP_NUM_THREADS")) else []
     steps = [] if limits.steps is None else ["--steps", str(limits.steps)]
     peer = [] if peer_learn is None else ["--peer-learn", "PEER/bin/mlagents-learn"]
-    return [config, "--seeds", str(seed), *steps, "--minutes", f"{limits.minutes:g}", *peer]
+    arguments = [config, "--seeds", str(seed), *steps, "--minutes", f"{limits.minutes:g}", *peer]
+    return shlex.join([*threads, "python", "tests/benchmarks/learning.py", *arguments])
 
 
 def _peer_settings(path: Path, folder: Path) -> list[str]:
@@ -229,7 +234,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=120, help="of a run at most (default: 120)")
     parser.add_argument("--peer-learn", metavar="COMMAND", help="run mlagents-learn, too (--all) or instead")
     parser.add_argument("--demonstrations", type=Path, default=DEMONSTRATIONS, help="folder of Unity's .demo files")
-    parser.add_argument("--folder", type=Path, default=Path(__file__).with_name("learning"), help="of the results")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).with_name("learning"), help="of the curves")
+    parser.add_argument("--results", type=Path, help="folder that keeps the runs with their policies (default: none)")
     parser.add_argument("--page", type=Path, default=REPOSITORY / "docs" / "results.md", help="file of the table")
     arguments = parser.parse_args()
     if sum((bool(arguments.configs), arguments.all, arguments.table)) != 1:
