@@ -455,9 +455,10 @@ def _compare(unity: Mapping[str, Array], ours: Demonstration, transitions: bool)
         expected = unity[f"obs_{index}"]
         np.testing.assert_array_equal(expected[ours.rows], column)
         # Files with the next episode's observation in the record of an end have no last observation.
-        seen = (ours.next_rows == ours.rows + 1) & (ours.next_rows < len(expected))
-        assert (ours.terminated | ours.truncated)[~seen][:-1].all()
-        np.testing.assert_array_equal(expected[ours.next_rows[seen]], following[seen])
+        within, seen = ours.rows + 1 < len(expected), ours.next_rows == ours.rows + 1
+        np.testing.assert_array_equal(expected[ours.rows[within & seen] + 1], following[within & seen])
+        np.testing.assert_array_equal(column[~seen], following[~seen])
+        assert (ours.terminated | ours.truncated)[~seen].all()
 
 
 @needs_peer

@@ -44,12 +44,6 @@ from stand_in_player import (
 TIMEOUT = 60  # seconds that a client waits for the player
 PLAYER = str(Path(__file__).with_name("stand_in_player.py"))
 
-# client name -> the modules of its UnityEnvironment and its ActionTuple
-CLIENTS = {
-    "ours": ("unity_gym.environment", "unity_gym.specs"),
-    "peer": ("mlagents_envs.environment", "mlagents_envs.base_env"),
-}
-
 
 def run_bursts(step: Callable[[], object]) -> None:
     """Run one burst for each number of seconds on stdin and print its result as a line of JSON.
@@ -68,9 +62,13 @@ def run_bursts(step: Callable[[], object]) -> None:
         print(json.dumps({"speed": steps / (now - start), "cpu": 1e6 * cpu / steps}), flush=True)
 
 
-def measure_client(client: str, workload: Workload, port: int) -> dict[str, Any]:
-    """Run the loop of a typical low-level script, with the same code for our client and for the peer."""
-    environment_module, action_module = map(importlib.import_module, CLIENTS[client])
+def measure_client(environment: str, actions: str, workload: Workload, port: int) -> dict[str, Any]:
+    """Run the loop of a typical low-level script, with the same code for our client and for the peer.
+
+    :param environment: Module of `UnityEnvironment`.
+    :param actions: Module of `ActionTuple`.
+    """
+    environment_module, action_module = importlib.import_module(environment), importlib.import_module(actions)
     generator = np.random.default_rng(0)
     continuous = generator.uniform(-1, 1, (workload.agents, workload.continuous)).astype(np.float32)
     discrete = generator.integers(0, 2, (workload.agents, len(workload.branches)), dtype=np.int32)
@@ -80,12 +78,12 @@ def measure_client(client: str, workload: Workload, port: int) -> dict[str, Any]
     (name,) = env.behavior_specs
 
     def step() -> tuple[Any, Any]:
-        actions = action_module.ActionTuple()
+        chosen = action_module.ActionTuple()
         if workload.continuous:
-            actions.add_continuous(continuous)
+            chosen.add_continuous(continuous)
         if workload.branches:
-            actions.add_discrete(discrete)
-        env.set_actions(name, actions)
+            chosen.add_discrete(discrete)
+        env.set_actions(name, chosen)
         env.step()
         decision, terminal = env.get_steps(name)
         return decision, terminal
@@ -145,6 +143,14 @@ def measure_bare(workload: Workload, port: int) -> dict[str, Any]:
     replies.put(delimited(1, number(1, 400)))
     server.stop(1).wait()
     return {"content": None, "context": context()}
+
+
+MEASURES: dict[str, Callable[[Workload, int], dict[str, Any]]] = {
+    "bare": measure_bare,
+    "ours": partial(measure_client, "unity_gym.environment", "unity_gym.specs"),
+    "peer": partial(measure_client, "mlagents_envs.environment", "mlagents_envs.base_env"),
+    "vec_env": measure_vec_env,
+}
 
 
 def context(*packages: str) -> str:
@@ -254,8 +260,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="duration of one burst")
     parser.add_argument("--rounds", type=int, default=15, help="bursts of each client on each workload")
     parser.add_argument("--workload", choices=WORKLOADS, action="append", help="only this one; may be repeated")
-    clients = ["bare", "vec_env", *CLIENTS]
-    parser.add_argument("--client", choices=clients, action="append", help="only this one; may be repeated")
+    parser.add_argument("--client", choices=MEASURES, action="append", help="only this one; may be repeated")
     arguments = parser.parse_args()
 
     pythons = dict.fromkeys(("bare", "ours", "vec_env"), sys.executable) | {"peer": arguments.peer_python}
@@ -265,7 +270,7 @@ def main() -> None:
     pythons = {client: python for client, python in pythons.items() if client in (arguments.client or pythons)}
     print(f"{arguments.rounds} rounds of {arguments.seconds:g} s; {platform.machine()}, {os.cpu_count()} processors")
     print(f"{'workload':16} {'client':7} {'min':>8} {'median':>8} {'max':>8} {'CPU':>9}")
-    print(f"{'':23} {'steps/s':>8} {'steps/s':>8} {'steps/s':>8} {'us/step':>9}")
+    print(f"{'':24} {'steps/s':>8} {'steps/s':>8} {'steps/s':>8} {'us/step':>9}")
     for workload in arguments.workload or WORKLOADS:
         versions = compare(workload, pythons, arguments.seconds, arguments.rounds)
     for client, version in versions.items():
@@ -275,9 +280,6 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         name, workload_name, port = sys.argv[2:]
-        arguments = (WORKLOADS[workload_name], int(port))
-        measures = {"bare": measure_bare, "vec_env": measure_vec_env}
-        measure = measures[name] if name in measures else partial(measure_client, name)
-        print(json.dumps(measure(*arguments)))
+        print(json.dumps(MEASURES[name](WORKLOADS[workload_name], int(port))))
     else:
         main()

@@ -44,8 +44,7 @@ ROWS = (
     ("poca", "CooperativePushBlock"),
     ("sac", "3DBall"),
 )
-EARLIER = ("earlier", "earlier threaded")
-MODES = ("synchronous", "threaded", "worker", *EARLIER, "mlagents-learn")
+TODAY, EARLIER, PEER = ("synchronous", "threaded", "worker"), ("earlier", "earlier threaded"), ("mlagents-learn",)
 PATIENCE = 240  # seconds until the first updates are over
 
 
@@ -74,7 +73,7 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
         command, python = [program, "-m", "sb3_ext.learn"], program
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        threaded = mode not in ("synchronous", "earlier", "mlagents-learn")
+        threaded = mode in ("threaded", "worker", "earlier threaded")
         settings, warm_up, unit = settings_of(algorithm, scene, threaded, folder)
         command += [str(settings), f"--env={player_of(scene, folder, python)}", f"--num-envs={num_envs}"]
         command += ["--no-graphics", "--run-id=run", f"--results-dir={folder}/results", "--seed=1"]
@@ -117,12 +116,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0, help="time to count")
     parser.add_argument("--num-envs", type=int, default=1)
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    modes = [*TODAY, *EARLIER, *PEER]
+    parser.add_argument("--modes", nargs="+", choices=modes, help="default: all whose trainer is given")
     parser.add_argument("--rows", nargs="+", default=["/".join(row) for row in ROWS], help="such as ppo/3DBall")
     arguments = parser.parse_args()
-    programs = dict.fromkeys(MODES, sys.executable) | dict.fromkeys(EARLIER, arguments.earlier)
-    programs["mlagents-learn"] = arguments.peer_learn
-    modes = [mode for mode in arguments.modes if programs[mode]]
+    programs = dict.fromkeys(TODAY, sys.executable) | dict.fromkeys(EARLIER, arguments.earlier)
+    programs |= dict.fromkeys(PEER, arguments.peer_learn)
+    modes = arguments.modes or [mode for mode in modes if programs[mode]]
+    if without := [mode for mode in modes if not programs[mode]]:
+        parser.error(f"--modes {' '.join(without)}: give the trainer with --earlier or --peer-learn")
     print(f"| settings | {' | '.join(modes)} | best of ours / mlagents-learn |\n|---|{'---|' * len(modes)}---|")
     ratios = []
     for row in arguments.rows:
@@ -137,7 +139,7 @@ def main() -> None:
             for mode in modes
         ]
         medians = {mode: statistics.median(speeds[mode]) for mode in modes}
-        best = max(medians[mode] for mode in modes if programs[mode] == sys.executable)
+        best = max((medians[mode] for mode in modes if mode in TODAY), default=math.nan)
         ratios.append(best / medians.get("mlagents-learn", math.nan))
         print(f"| {row} | {' | '.join(cells)} | {ratios[-1]:.2f} |", flush=True)
     print(f"geometric mean of the ratios: {statistics.geometric_mean(ratios):.2f}")

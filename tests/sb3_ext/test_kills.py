@@ -28,11 +28,13 @@ from sb3_ext.checkpoints import read_checkpoint
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 KILLS = int(os.environ.get("KILLS", "3"))
 SMALL = {"hidden_units": 16, "num_layers": 1}
-RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "PPO": ("ppo/Basic", {"hyperparameters": {"batch_size": 16, "buffer_size": 64}}),
+# A configuration, changes to its behavior, and options.
+RUNS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "PPO": ("ppo/Basic", {"hyperparameters": {"batch_size": 16, "buffer_size": 64}}, ()),
     "PPO, threaded, with a sampler process": (
         "ppo/Basic",
         {"hyperparameters": {"batch_size": 16, "buffer_size": 64}, "threaded": True},
+        ("--num-workers", "1"),
     ),
     "SAC": (
         "sac/Basic",
@@ -44,6 +46,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
                 "save_replay_buffer": True,
             }
         },
+        (),
     ),
     "POCA": (
         "poca/SoccerTwos",
@@ -52,13 +55,13 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
             "time_horizon": 16,
             "self_play": {"save_steps": 100, "team_change": 300, "swap_steps": 50, "window": 3},
         },
+        (),
     ),
 }
 
 
-def settings_of(kind: str, folder: Path) -> str:
+def settings_of(name: str, changes: dict[str, Any], folder: Path) -> str:
     """Write the configuration of a run that writes a checkpoint every few hundredths of a second."""
-    name, changes = RUNS[kind]
     tree = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
     (behavior,) = tree["behaviors"].values()
     for key, value in changes.items():
@@ -95,9 +98,8 @@ def require_whole(folder: Path) -> None:
 def test_a_run_that_is_killed_at_any_moment_can_be_resumed(tmp_path: Path, kind: str) -> None:
     draw = random.Random(KILLS)
     folder = tmp_path / "results" / "killed"
-    arguments = [settings_of(kind, tmp_path), "--run-id", "killed", "--seed", "1"]
-    if "sampler process" in kind:
-        arguments += ["--num-workers", "1"]
+    config, changes, options = RUNS[kind]
+    arguments = [settings_of(config, changes, tmp_path), "--run-id", "killed", "--seed", "1", *options]
     reached = 0
     for number in range(KILLS + 1):
         process = subprocess.Popen(
