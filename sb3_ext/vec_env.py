@@ -23,7 +23,7 @@ from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_option
 from unity_gym.pool import PlayerPool
 from unity_gym.registration import registered_options
 from unity_gym.slots import AgentTable
-from unity_gym.spaces import ObservationLayout, action_space, action_tuple, records, require_form
+from unity_gym.spaces import ObservationLayout, action_space, action_tuple, require_form
 from unity_gym.specs import ActionTuple, Array
 
 _EVERY_AREA = 2**31 - 1
@@ -201,10 +201,11 @@ class UnityVecEnv(VecEnv):
             infos[0]["stats"] = stats
 
     def _new_infos(self) -> list[dict[str, Any]]:
-        flags = {"alive": self._table.alive.tolist()}
-        if not self._waits_for_all:
-            flags["requests_decision"] = self._table.requests_decision.tolist()
-        return list(records(**flags))
+        alive = self._table.alive.tolist()
+        if self._waits_for_all:
+            return [{"alive": one} for one in alive]  # a third of the time of `records`
+        requests = self._table.requests_decision.tolist()
+        return [{"alive": one, "requests_decision": other} for one, other in zip(alive, requests, strict=True)]
 
     def _warn_of_rows_that_wait(self) -> None:
         rows = np.flatnonzero(self._table.alive & ~self._table.requests_decision)

@@ -25,7 +25,7 @@ from unity_gym.side_channels import (
     StatsAggregationMethod,
     StatsSideChannel,
 )
-from unity_gym.slots import AgentTable
+from unity_gym.slots import AgentTable, with_rows
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec, joined
 
 _PATIENCE = 100  # environment steps until the first agent of a behavior, and until an agent's next decision
@@ -428,8 +428,10 @@ class PlayerPool:
         :param autoreset: Whether to wait for the next episode, see `step`.
         :raises PlayerTimeoutError: If that takes longer.
         """
+        if not (waiting := self._waiting(autoreset)):
+            return
         exchanges, requests = 1, {name: table.requests_decision.astype(int) for name, table in self.tables.items()}
-        while waiting := [worker for worker in range(len(self.players)) if not self._ready(worker, autoreset)]:
+        while waiting:
             self._exchange(waiting, deadline - time.monotonic())
             exchanges += 1
             if not self._has_reported_rhythms:
@@ -442,8 +444,13 @@ class PlayerPool:
                     f"request no decision, although the player answers. {_ANY_MODE} Otherwise check that each agent "
                     f"has a Decision Requester, or raise timeout_wait\nplayer {waiting[0]}: {self.options.file_name}"
                 )
-        if exchanges > 1 and not self._has_reported_rhythms and self._has_repeated_action(requests):
+            waiting = self._waiting(autoreset)
+        if not self._has_reported_rhythms and self._has_repeated_action(requests):
             self._report_rhythms(requests, exchanges)
+
+    def _waiting(self, autoreset: bool) -> list[int]:
+        """Return the players that have an agent to wait for."""
+        return [worker for worker in range(len(self.players)) if not self._ready(worker, autoreset)]
 
     def _count_requests(self, requests: dict[str, Array], workers: Sequence[int]) -> None:
         """Count the decisions that the agents of these players request now."""
@@ -502,15 +509,15 @@ class PlayerPool:
             if rows is None or not len(rows) or name is None or name not in step.actions:
                 continue
             action, acting = step.actions[name], step.acting[name]
-            covered = rows < len(acting)
-            covered[covered] = acting[rows[covered]]
+            covered = with_rows(acting, len(self.tables[name]))[rows]
             if covered.all():
                 selected = ActionTuple(action.continuous[rows], action.discrete[rows])
             else:
                 selected = self.tables[name].spec.action_spec.empty_action(len(rows))
                 selected.continuous[covered] = action.continuous[rows[covered]]
                 selected.discrete[covered] = action.discrete[rows[covered]]
-            np.clip(selected.continuous, -1, 1, selected.continuous)  # copies: the rows are indices
+            for limit, bound in ((np.maximum, -1), (np.minimum, 1)):  # in less time than np.clip
+                limit(selected.continuous, bound, out=selected.continuous)  # a copy: the rows are indices
             self.players[worker].set_actions(behavior, selected)
 
     def _read(self, worker: int) -> None:
@@ -523,9 +530,10 @@ class PlayerPool:
         for name, sources in behaviors.items():
             steps = [player.get_steps(behavior) for behavior in sources]
             rows = self.tables[name].update(*joined(steps), worker)
-            ends = np.cumsum([len(decisions) for decisions, _ in steps])[:-1]
-            for behavior, part in zip(sources, np.split(rows, ends), strict=True):
-                self._requesting[behavior, worker] = part
+            start = 0
+            for behavior, (decisions, _) in zip(sources, steps, strict=True):
+                self._requesting[behavior, worker] = rows[start : start + len(decisions)]
+                start += len(decisions)
 
     def _table_name(self, behavior: str, spec: BehaviorSpec) -> str | None:
         """Return the name of the table with the agents of a behavior, None if it is not controlled.
@@ -631,12 +639,13 @@ class PlayerPool:
         """Return whether no row of the player still acts, and one requests an action (without autoreset: or ended)."""
         requested = ended = False
         for table in self.tables.values():
-            is_of_player = table.player == worker
-            if (is_of_player & table.alive & ~table.requests_decision).any():
+            rows = slice(None) if len(self.players) == 1 else table.player == worker
+            requests = table.requests_decision[rows]
+            if (table.alive[rows] & ~requests).any():
                 return False
-            requested |= bool((is_of_player & table.requests_decision).any())
-            ended |= bool((is_of_player & (table.terminated | table.truncated)).any())
-        return requested or (ended and not autoreset)
+            requested |= bool(requests.any())
+            ended |= not autoreset and bool((table.terminated[rows] | table.truncated[rows]).any())
+        return requested or ended
 
     def close(self) -> None:
         """Close all players. Can be called any number of times."""
