@@ -230,7 +230,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             )
         self.adapter = None if self.env is None else self._adapter_of(self.env)
         self._owed = self._signals_owed = 0.0  # updates that are due
-        self._unseen: list[list[Array]] = []  # observations that no statistics contain yet
+        self._unseen: list[list[Array]] = []  # rows and observations that no statistics contain yet
         self._unsent: list[Trajectories] = []  # trajectories that the replicas have not received yet
         if _init_setup_model:
             self._setup_model()
@@ -286,7 +286,8 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self.finish_update()
         self.replay_buffer.add(trajectories)
         decisions = trajectories.decisions
-        self._unseen.append([decisions[f"observation_{index}"] for index in range(trajectories.sensors)])
+        rows = np.repeat(trajectories.ends["row"], trajectories.lengths)
+        self._unseen.append([rows, *(decisions[f"observation_{index}"] for index in range(trajectories.sensors))])
         if self._replicas is not None:
             self._unsent.append(trajectories)
 
@@ -386,7 +387,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
 
         :param due: Number of updates of the policy.
         :param signals_due: Number of updates of the reward signals.
-        :param unseen: Observations that no statistics contain yet.
+        :param unseen: Rows and observations that no statistics contain yet.
         :param steps: Timesteps of the training.
         """
         policy = self.policy
@@ -419,9 +420,14 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._record(self._means)
 
     def _update_normalization(self, unseen: list[list[Array]]) -> None:
-        """Add observations, one list of arrays per call of `add`, to the running statistics."""
+        """Add observations, their rows and one array per sensor for each call of `add`, to the running statistics.
+
+        They are ordered by row, so that rounding does not depend on how many calls they came in.
+        """
         if unseen:
-            sensors = self.policy.tensors([np.concatenate(parts) for parts in zip(*unseen, strict=True)])
+            rows, *observations = (np.concatenate(parts) for parts in zip(*unseen, strict=True))
+            order = np.argsort(rows, kind="stable")
+            sensors = self.policy.tensors([array[order] for array in observations])
             self.policy.body.update_normalization(sensors)
             for signal in self._signals():
                 signal.update_normalization(sensors)
