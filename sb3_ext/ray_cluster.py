@@ -80,6 +80,8 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     # Most projects let git ignore builds, which Ray would then leave out.
     os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")
+    # Ray starts actors with niceness 15, so that an update on the same cores would slow all samplers down.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         ray.init(
             settings.address,

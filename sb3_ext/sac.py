@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -27,10 +26,10 @@ from sb3_ext.expert import DemonstrationSource
 from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.replay import ReplayBatch, ReplayBuffer
 from sb3_ext.reward_signals import RewardSignal
+from sb3_ext.rollout import as_tensor
 from sb3_ext.sac_policy import POLICY_ALIASES, UnitySACPolicy
 from sb3_ext.sb3_names import SAC_NAMES, Names
 from unity_gym.errors import InvalidValueError, UnityGymError
-from unity_gym.specs import Array
 
 SelfSAC = TypeVar("SelfSAC", bound="SAC")
 
@@ -230,7 +229,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             )
         self.adapter = None if self.env is None else self._adapter_of(self.env)
         self._owed = self._signals_owed = 0.0  # updates that are due
-        self._unseen: list[list[Array]] = []  # rows and observations that no statistics contain yet
+        self._unseen: list[Trajectories] = []  # trajectories that no statistics contain yet
         self._unsent: list[Trajectories] = []  # trajectories that the replicas have not received yet
         if _init_setup_model:
             self._setup_model()
@@ -285,9 +284,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         """Store trajectories in the replay buffer, after a running update has finished."""
         self.finish_update()
         self.replay_buffer.add(trajectories)
-        decisions = trajectories.decisions
-        rows = np.repeat(trajectories.ends["row"], trajectories.lengths)
-        self._unseen.append([rows, *(decisions[f"observation_{index}"] for index in range(trajectories.sensors))])
+        self._unseen.append(trajectories)
         if self._replicas is not None:
             self._unsent.append(trajectories)
 
@@ -382,12 +379,12 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._update_learning_rate(self.policy.optimizer)
         self._start_update(partial(self._make_updates, due, signals_due, unseen, self.num_timesteps))
 
-    def _make_updates(self, due: int, signals_due: int, unseen: list[list[Array]], steps: int) -> None:
+    def _make_updates(self, due: int, signals_due: int, unseen: list[Trajectories], steps: int) -> None:
         """Make updates, possibly in a thread, and store logger values in `_means`.
 
         :param due: Number of updates of the policy.
         :param signals_due: Number of updates of the reward signals.
-        :param unseen: Rows and observations that no statistics contain yet.
+        :param unseen: Trajectories that no statistics contain yet.
         :param steps: Timesteps of the training.
         """
         policy = self.policy
@@ -419,15 +416,15 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         super()._end_update()
         self._record(self._means)
 
-    def _update_normalization(self, unseen: list[list[Array]]) -> None:
-        """Add observations, their rows and one array per sensor for each call of `add`, to the running statistics.
+    def _update_normalization(self, unseen: list[Trajectories]) -> None:
+        """Add the observations of trajectories to the running statistics.
 
-        They are ordered by row, so that rounding does not depend on how many calls they came in.
+        `join` orders them by row, so that rounding does not depend on the number of parts.
         """
         if unseen:
-            rows, *observations = (np.concatenate(parts) for parts in zip(*unseen, strict=True))
-            order = np.argsort(rows, kind="stable")
-            sensors = self.policy.tensors([array[order] for array in observations])
+            joined = Trajectories.join(unseen)
+            observations = [joined.decisions[f"observation_{index}"] for index in range(joined.sensors)]
+            sensors = [as_tensor(array, self.device) for array in observations]
             self.policy.body.update_normalization(sensors)
             for signal in self._signals():
                 signal.update_normalization(sensors)

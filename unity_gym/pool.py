@@ -516,8 +516,8 @@ class PlayerPool:
                 selected = self.tables[name].spec.action_spec.empty_action(len(rows))
                 selected.continuous[covered] = action.continuous[rows[covered]]
                 selected.discrete[covered] = action.discrete[rows[covered]]
-            for limit, bound in ((np.maximum, -1), (np.minimum, 1)):  # in less time than np.clip
-                limit(selected.continuous, bound, out=selected.continuous)  # a copy: the rows are indices
+            continuous = selected.continuous  # a copy, as the rows are indices
+            np.minimum(np.maximum(continuous, -1, out=continuous), 1, out=continuous)  # in less time than np.clip
             self.players[worker].set_actions(behavior, selected)
 
     def _read(self, worker: int) -> None:

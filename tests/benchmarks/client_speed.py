@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--client", choices=MEASURES, action="append", help="only this one; may be repeated")
     arguments = parser.parse_args()
 
-    pythons = dict.fromkeys(("bare", "ours", "vec_env"), sys.executable) | {"peer": arguments.peer_python}
+    pythons = dict.fromkeys(MEASURES, sys.executable) | {"peer": arguments.peer_python}
     if not arguments.peer_python:
         print("no --peer-python: mlagents_envs is not measured")
         del pythons["peer"]

@@ -83,6 +83,7 @@ def train(
     :param demonstrations: Folder of the `.demo` files that the configuration reads.
     """
     path = CONFIGS / f"{config}.yaml"
+    trainer = OURS if peer_learn is None else PEER
     curves: dict[str, list[Summary]] = {}
     before, started, loads = _processor_seconds(), time.perf_counter(), [os.getloadavg()[0]]
     end = "max_steps"
@@ -90,16 +91,15 @@ def train(
         folder = Path(name)
         (folder / "demonstrations").symlink_to(demonstrations.resolve())
         results = (limits.results or folder / "results").resolve()
-        run_id = f"{config.replace('/', '-')}-{seed}"
-        flags = [f"--seed={seed}", f"--run-id={run_id}", f"--results-dir={results}", "--no-graphics", "--force"]
+        flags = [f"--seed={seed}", f"--run-id={_name(config, trainer, seed)}", f"--results-dir={results}", "--force"]
         if peer_learn is None:
-            flags.remove("--no-graphics")
             command = [sys.executable, "-m", "sb3_ext.learn", str(path), *flags]
         else:
-            command = [peer_learn, *_peer_settings(path, folder), *flags]
+            command = [peer_learn, *_peer_settings(path, folder), "--no-graphics", *flags]
         with closing(summaries(command, 60 * limits.minutes, folder)) as lines:
             for each in lines:
                 curves.setdefault(each.behavior, []).append(each)
+                loads.append(os.getloadavg()[0])
                 print(config, each.behavior, each.steps, each.reward, f"{each.seconds:.0f} s", flush=True)
                 if has_reached(config, curves):
                     end = "documented reward"
@@ -115,7 +115,7 @@ def train(
         end = "time limit"
     record = {
         "config": config,
-        "trainer": OURS if peer_learn is None else PEER,
+        "trainer": trainer,
         "seed": seed,
         "reward": {
             behavior: round(statistics.fmean(each.reward for each in curve[-STEADY:]), 3)
@@ -125,7 +125,7 @@ def train(
         "seconds": round(seconds),
         "processor_seconds": round(_processor_seconds() - before),
         "cores": os.cpu_count(),
-        "load": [round(load, 1) for load in loads],
+        "load": [round(load, 1) for load in (loads[0], max(loads), loads[-1])],
         "shared": max(loads) > (os.cpu_count() or 1) + 1,
         "end": end,
         "minutes": limits.minutes,
@@ -134,6 +134,11 @@ def train(
         "date": time.strftime("%Y-%m-%d"),
     }
     return record, curves
+
+
+def _name(config: str, trainer: str, seed: int) -> str:
+    """Return the name of a run's files, which differs for each run."""
+    return f"{config.replace('/', '-')}-{trainer}-{seed}"
 
 
 def _own_command(config: str, seed: int, peer_learn: str | None, limits: argparse.Namespace) -> str:
@@ -170,7 +175,7 @@ def _commit() -> str:
 
 def save(record: dict[str, Any], curves: dict[str, list[Summary]], folder: Path) -> None:
     """Write the learning curve of a finished run, then its line, which replaces that of an earlier equal run."""
-    curve = Path("curves", "-".join([record["config"].replace("/", "-"), record["trainer"], f"{record['seed']}.csv"]))
+    curve = Path("curves", f"{_name(*_key(record))}.csv")
     (folder / curve.parent).mkdir(parents=True, exist_ok=True)
     with (folder / curve).open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
