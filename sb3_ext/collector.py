@@ -77,12 +77,12 @@ class Collector:
             return actions
         self._memory = with_rows(self._memory, len(table))
         memory = self._memory[rows]
-        masks = torch.as_tensor(table.action_mask[rows], device=policy.device) if spec.discrete_size else None
+        device = policy.device  # once, as SB3 searches all parameters for it
         with torch.no_grad():
             raw, log_probs, after = policy.act(
-                policy.tensors([array[rows] for array in table.observations]),
-                masks,
-                torch.as_tensor(memory, device=policy.device),
+                [torch.as_tensor(array[rows], device=device) for array in table.observations],
+                torch.as_tensor(table.action_mask[rows], device=device) if spec.discrete_size else None,
+                torch.as_tensor(memory, device=device),
                 deterministic,
                 self.generator,
             )

@@ -200,7 +200,8 @@ class AgentPolicy(BasePolicy):
 
     def tensors(self, observations: Sequence[Array]) -> Tensors:
         """Return arrays as tensors on the device of this policy."""
-        return [torch.as_tensor(array, device=self.device) for array in observations]
+        device = self.device
+        return [torch.as_tensor(array, device=device) for array in observations]
 
     def forward(self, obs: PyTorchObs, deterministic: bool = False) -> Any:
         """Return the actions of n agents, as `_predict` does."""
@@ -544,8 +545,8 @@ class UnityPolicy(AgentPolicy):
         size = self.adapter.spec.action_spec.continuous_size
         raw, low, high = actions[:, :size], self.adapter.low, self.adapter.high
         if self.action_scaling == "unity":
-            scaled = np.clip(raw, -CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
-            continuous = (high + low) / 2 + scaled * ((high - low) / 2)
+            bounded = np.minimum(np.maximum(raw, -CONTINUOUS_LIMIT), CONTINUOUS_LIMIT)  # in less time than np.clip
+            continuous = (high + low) / 2 + bounded / CONTINUOUS_LIMIT * ((high - low) / 2)
         else:
             continuous = np.clip(raw, low, high)
         return ActionTuple(continuous, actions[:, size:].astype(np.int32))

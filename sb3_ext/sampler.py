@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,13 +74,12 @@ class Samples:
     matches: list[Match] = field(default_factory=list)
     seconds: dict[str, tuple[float, int]] = field(default_factory=dict)
 
-    @contextmanager
-    def timing(self, part: str) -> Iterator[None]:
-        """Add the duration of the context to this part."""
-        started = time.perf_counter()
-        yield
+    def add_time(self, part: str, started: float) -> float:
+        """Add the time since `started` to this part; return the time."""
+        now = time.perf_counter()
         total, count = self.seconds.get(part, (0.0, 0))
-        self.seconds[part] = total + time.perf_counter() - started, count + 1
+        self.seconds[part] = total + now - started, count + 1
+        return now
 
 
 class EpisodeStatistics:
@@ -392,33 +390,34 @@ class Sampler:
         """
         acting = self._acting()
         acted, actions = {}, {}
-        with samples.timing("decide"):
-            for name in acting:
-                behavior, plain = self._behaviors[name], plain_name(name)
-                table, collector = behavior.table, behavior.collector
-                first = self._assignments[plain].collector  # with the policy of all teams
-                collector.policy, collector.version = first.policy, first.version
-                acted[name] = table.requests_decision.copy()
-                actions[behavior.team] = collector.select_actions(
-                    table, behavior.deterministic, store=plain in request.collect
-                )
-                samples.decisions[plain] += int(np.count_nonzero(acted[name]))
-                samples.stored[plain] += collector.pop_stored()
-        with samples.timing("opponents"):
-            actions |= self._matchmaker.select_actions(without=[self._behaviors[name].team for name in acting])
-        with samples.timing("players"):
-            self._advance(actions)
+        now = time.perf_counter()
+        for name in acting:
+            behavior, plain = self._behaviors[name], plain_name(name)
+            table, collector = behavior.table, behavior.collector
+            first = self._assignments[plain].collector  # with the policy of all teams
+            collector.policy, collector.version = first.policy, first.version
+            acted[name] = table.requests_decision.copy()
+            actions[behavior.team] = collector.select_actions(
+                table, behavior.deterministic, store=plain in request.collect
+            )
+            samples.decisions[plain] += int(np.count_nonzero(acted[name]))
+            samples.stored[plain] += collector.pop_stored()
+        now = samples.add_time("decide", now)
+        actions |= self._matchmaker.select_actions(without=[self._behaviors[name].team for name in acting])
+        now = samples.add_time("opponents", now)
+        self._advance(actions)
+        now = samples.add_time("players", now)
         samples.appeared |= self.appeared()
         for tag, number in self._pool.pop_stats().items():
             samples.stats[tag].append(number)
-        with samples.timing("opponents"):
-            self._matchmaker.store_outcomes()
+        self._matchmaker.store_outcomes()
+        now = samples.add_time("opponents", now)
         ended = False
-        with samples.timing("observe"):
-            for name in acting:
-                behavior = self._behaviors[name]
-                behavior.collector.store_outcomes(behavior.table)
-                ended |= behavior.episodes.store_outcomes(behavior.table, acted[name])
+        for name in acting:
+            behavior = self._behaviors[name]
+            behavior.collector.store_outcomes(behavior.table)
+            ended |= behavior.episodes.store_outcomes(behavior.table, acted[name])
+        samples.add_time("observe", now)
         return ended
 
     def _advance(self, actions: Mapping[str, ActionTuple]) -> None:

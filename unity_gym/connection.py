@@ -59,7 +59,7 @@ class PlayerConnection:
         self._lost_since: float | None = None
         self._silent_since = time.monotonic()
         self._next_check = self._silent_since + CHECK_PERIOD
-        self._process_id = os.getpid()
+        self._process_id = _process_id
         # The server ends with the last reference to it; a player that waits for an answer has to be released.
         self._release = weakref.finalize(self, _release, self._exchange, self._process_id)
         _open_exchanges.add(self._exchange)
@@ -158,16 +158,16 @@ class PlayerConnection:
         :param quit_message: Answer to a message that is still open, so that the player can quit by itself. Without
             one its call ends with the gRPC status UNAVAILABLE.
         """
-        if self._release.alive and os.getpid() == self._process_id:
+        if self._release.alive and _process_id == self._process_id:
             self._exchange.close(quit_message, _PATIENCE)
             self._release.detach()
 
     def _require_open(self) -> None:
         if self._exchange.is_closed:
             raise NotReadyError("This connection has been closed. Open a new one.")
-        if os.getpid() != self._process_id:
+        if _process_id != self._process_id:
             raise NotReadyError(
-                f"This environment was made in process {self._process_id}, from which this one ({os.getpid()}) was "
+                f"This environment was made in process {self._process_id}, from which this one ({_process_id}) was "
                 "forked: only the process that made an environment can use it. Make the environment here."
             )
 
@@ -439,15 +439,18 @@ class _Client:
 
 
 def _release(exchange: _Exchange, process_id: int) -> None:
-    if os.getpid() == process_id:
+    if _process_id == process_id:
         exchange.close(None, CHECK_PERIOD)
 
 
 _open_exchanges: weakref.WeakSet[_Exchange] = weakref.WeakSet()
+_process_id = os.getpid()  # of this process, without a system call per use
 
 
 def _after_fork_in_child() -> None:
     """Close the child's copies of the sockets, which would keep ports and connections open."""
+    global _process_id
+    _process_id = os.getpid()
     for exchange in _open_exchanges:
         exchange.close_descriptors()
         for transport in (exchange.transport, *(client.transport for client in exchange._clients)):
