@@ -13,6 +13,7 @@ Data flow of one decision and its outcome:
 8. The new weights are sent to the samplers, with the next version (`placement`, `training`).
 """
 
+import os
 from importlib.util import find_spec
 
 _missing = [
@@ -20,6 +21,10 @@ _missing = [
 ]
 if _missing:
     raise ModuleNotFoundError(f"sb3_ext needs {', '.join(_missing)}: install the extra, pip install 'unity-gym[sb3]'")
+
+if "OMP_WAIT_POLICY" not in os.environ:
+    # Read by torch at its import: how often threads look for each other before they leave their cores; see `hardware`.
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 from sb3_ext.bc import BC, Teacher
 from sb3_ext.callbacks import StatsCallback

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import psutil
@@ -58,6 +61,24 @@ def test_a_number_of_threads_set_by_the_user_is_kept(by: str, monkeypatch: pytes
         torch.set_num_threads(3)
     before = torch.get_num_threads()
     assert learn(256, 1024) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "5000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+    ],
+)
+def test_threads_wait_shortly_for_each_other_unless_the_user_has_chosen(
+    given: dict[str, str], expected: str | None
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"} | given
+    code = "import os, sb3_ext; print(os.environ.get('GOMP_SPINCOUNT'))"
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert printed.strip() == str(expected)
 
 
 def test_updates_in_a_thread_start_no_further_threads() -> None:
