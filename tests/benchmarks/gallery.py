@@ -1,10 +1,13 @@
-"""Draw one image of every embedded scene and tile them.
+"""Draw one image of every embedded scene, or of some, and tile them.
 
-    python tests/benchmarks/gallery.py [SCENE ...] [--policies FOLDER] [--output docs/images/scenes.png]
+    python tests/benchmarks/gallery.py [SCENE ...] [--policies FOLDER]
 
 Each image is the first training area after some decisions, those of a scene with a policy from the middle of an
 episode. `FOLDER` is searched, with its subfolders, for the exported policies of the behaviors (`Worm.onnx`), as
 `unity-learn` leaves them in its results folder. Without one, a behavior acts at random, and the title says so.
+
+The images are kept in `docs/images/scenes`, so that scenes whose policies are trained at different times can be drawn
+at different times; `docs/images/scenes.png` has all of them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from PIL import Image
 
 from sb3_ext import OnnxPolicy
 from unity_gym.environment import UnityEnvironment
@@ -24,6 +28,7 @@ from unity_gym.specs import ActionTuple, Array, BehaviorSpec, DecisionSteps
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
+_IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images" / "scenes"
 _STEPS_AT_RANDOM = 25
 _STEPS_OF_A_POLICY = 60
 _COLUMNS = 6
@@ -85,23 +90,32 @@ def _policy_file(folder: Path | None, behavior: str) -> Path | None:
     return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 
+def tile(folder: Path, output: Path) -> None:
+    """Draw all images of a folder, with their titles, in one."""
+    files = sorted(folder.glob("*.png"))
+    rows = -(-len(files) // _COLUMNS)
+    figure, places = plt.subplots(rows, _COLUMNS, figsize=(2 * _COLUMNS, 2.2 * rows), layout="constrained")
+    for axes in places.flat:
+        axes.axis("off")
+    for file, axes in zip(files, places.flat, strict=False):
+        with Image.open(file) as picture:
+            axes.imshow(np.asarray(picture.convert("RGB")))
+            axes.set_title(picture.info["Title"], fontsize=8)
+    figure.savefig(output, dpi=80)
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenes", nargs="*", default=[scene for scene in SCENES if scene not in _TWINS])
     parser.add_argument("--policies", type=Path, help="folder that contains exported policies (default: none)")
-    parser.add_argument("--output", type=Path, default=Path("docs/images/scenes.png"))
     arguments = parser.parse_args()
-    rows = -(-len(arguments.scenes) // _COLUMNS)
-    columns = min(_COLUMNS, len(arguments.scenes))
-    figure, places = plt.subplots(rows, columns, figsize=(2 * columns, 2.2 * rows), layout="constrained", squeeze=False)
-    for axes in places.flat:
-        axes.axis("off")
-    for scene, axes in zip(arguments.scenes, places.flat, strict=False):
+    _IMAGES.mkdir(exist_ok=True)
+    for scene in arguments.scenes:
         frame, is_trained = image(scene, arguments.policies)
-        axes.imshow(frame)
-        axes.set_title(scene if is_trained else f"{scene} (random)", fontsize=8)
-    figure.savefig(arguments.output, dpi=80)
+        title = scene if is_trained else f"{scene} (random)"
+        plt.imsave(_IMAGES / f"{scene}.png", frame, metadata={"Title": title})
+    tile(_IMAGES, _IMAGES.with_suffix(".png"))
 
 
 if __name__ == "__main__":
