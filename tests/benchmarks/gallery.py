@@ -98,9 +98,9 @@ def tile(folder: Path, output: Path) -> None:
     for axes in places.flat:
         axes.axis("off")
     for file, axes in zip(files, places.flat, strict=False):
-        with Image.open(file) as picture:
-            axes.imshow(np.asarray(picture.convert("RGB")))
-            axes.set_title(picture.info["Title"], fontsize=8)
+        with Image.open(file) as drawn:
+            axes.imshow(np.asarray(drawn.convert("RGB")))
+            axes.set_title(drawn.info["Title"], fontsize=8)
     figure.savefig(output, dpi=80)
 
 
