@@ -15,6 +15,8 @@ from gymnasium import spaces
 from sb3_ext import PPO, hardware
 from stand_ins.toy_environments import make_toys
 
+_WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # variables of the environment that say how threads wait
+
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -74,7 +76,7 @@ def test_a_number_of_threads_set_by_the_user_is_kept(by: str, monkeypatch: pytes
 def test_threads_wait_shortly_for_each_other_unless_the_user_has_chosen(
     given: dict[str, str], expected: str | None
 ) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"} | given
+    environment = {name: value for name, value in os.environ.items() if name not in _WAITING} | given
     code = "import os, sb3_ext; print(os.environ.get('GOMP_SPINCOUNT'))"
     command = [sys.executable, "-c", code]
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
