@@ -1,7 +1,7 @@
 """What samplers on a Ray cluster cost, and how they scale, in the nodes that one machine pretends to be.
 
     python tests/benchmarks/ray_scale.py overhead [--seconds 10] [--rounds 5]
-    RAY_worker_niceness=0 python tests/benchmarks/ray_scale.py scale [--samplers 1 2 4 8] [--ticks 5 20 50] [--seconds 10]
+    python tests/benchmarks/ray_scale.py scale [--samplers 1 2 4 8 16 32] [--ticks 5 20 50] [--seconds 10]
     python tests/benchmarks/ray_scale.py learn
 
 `overhead` trains 3DBall with one sampler, in a process and in a Ray actor by turns, and compares timesteps per second.
@@ -241,6 +241,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ.setdefault("RAY_worker_niceness", "0")  # as in a cluster that `unity-learn --ray` starts
     if arguments.what == "overhead":
         overhead(arguments.seconds, arguments.rounds)
     elif arguments.what == "scale":
