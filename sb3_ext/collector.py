@@ -77,15 +77,10 @@ class Collector:
             return actions
         self._memory = with_rows(self._memory, len(table))
         memory = self._memory[rows]
-        device = policy.device  # once, as SB3 searches all parameters for it
+        *observations, before = policy.tensors([*(array[rows] for array in table.observations), memory])
+        masks = torch.as_tensor(table.action_mask[rows], device=before.device) if spec.discrete_size else None
         with torch.no_grad():
-            raw, log_probs, after = policy.act(
-                [torch.as_tensor(array[rows], device=device) for array in table.observations],
-                torch.as_tensor(table.action_mask[rows], device=device) if spec.discrete_size else None,
-                torch.as_tensor(memory, device=device),
-                deterministic,
-                self.generator,
-            )
+            raw, log_probs, after = policy.act(observations, masks, before, deterministic, self.generator)
         selected = raw.cpu().numpy()
         if store:
             self._buffer.store_decisions(table, rows, selected, log_probs.cpu().numpy(), memory, self.version)

@@ -114,7 +114,6 @@ class ActionDistribution(Distribution):
         :param masks: Action masks, bool (n, sum of branches), True = allowed; None allows everything.
         """
         self._mean, self._log_std = mean if self.spec.continuous_size else None, log_std
-        self._std = log_std.exp()
         self._branches = None
         if logits is not None and self.spec.discrete_size:
             self._branches = Branches(self.spec.discrete_branches, logits, masks)
@@ -125,7 +124,7 @@ class ActionDistribution(Distribution):
         size = self.spec.continuous_size
         dimensions = []
         if self._mean is not None:
-            standardized = (actions[:, :size] - self._mean) / self._std
+            standardized = (actions[:, :size] - self._mean) / self._log_std.exp()
             dimensions.append(-0.5 * standardized.square() - self._log_std - _LOG_ROOT_2_PI)
         if self._branches is not None:
             dimensions += self._branches.log_probs_per_branch(actions[:, size:])
@@ -169,7 +168,7 @@ class ActionDistribution(Distribution):
         continuous = []
         if mean is not None:
             noise = torch.randn(mean.shape, generator=self.generator, device=mean.device)
-            continuous = [torch.addcmul(mean, self._std, noise)]
+            continuous = [torch.addcmul(mean, self._log_std.exp(), noise)]
         return self._join(continuous, [] if self._branches is None else self._branches.sample(self.generator))
 
     def mode(self) -> torch.Tensor:

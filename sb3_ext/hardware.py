@@ -17,7 +17,8 @@ Threads of torch wait for each other without leaving their cores, on Linux for 3
 takes one of these cores, such an update takes many times as long with two threads as with one. So this package sets
 GOMP_SPINCOUNT to 5,000 attempts, unless the environment sets it or OMP_WAIT_POLICY, or has imported torch before; and
 updates that run while agents act leave one core to the agents. Timesteps per second of
-`throughput.py --modes synchronous --rows ppo/PushBlock ppo/Pyramids`, one or two rounds:
+`python tests/benchmarks/throughput.py --modes synchronous --rows ppo/PushBlock ppo/Pyramids`, two rounds alone and one
+with other work, with GOMP_SPINCOUNT=300000, GOMP_SPINCOUNT=5000 and OMP_NUM_THREADS=1:
 
 | | 300,000 | 5,000 | one thread |
 |---|---|---|---|

@@ -200,7 +200,7 @@ class AgentPolicy(BasePolicy):
 
     def tensors(self, observations: Sequence[Array]) -> Tensors:
         """Return arrays as tensors on the device of this policy."""
-        device = self.device
+        device = self.device  # once, as SB3 searches all parameters for it
         return [torch.as_tensor(array, device=device) for array in observations]
 
     def forward(self, obs: PyTorchObs, deterministic: bool = False) -> Any:
