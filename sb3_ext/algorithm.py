@@ -7,7 +7,7 @@ import io
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from sb3_ext.agents import Agents, AgentTableLike, SpaceAdapter, UnityAgents, Ve
 from sb3_ext.collector import Collection, Collector
 from sb3_ext.experience import Trajectories
 from sb3_ext.export import export_onnx
-from sb3_ext.hardware import update_size, use_threads
+from sb3_ext.hardware import one_thread, update_size, use_threads
 from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.replicas import Replicas, Share
@@ -272,6 +272,11 @@ class UnityAlgorithm(BaseAlgorithm):
         if self.cloning is not None:
             self.cloning.setup(self.policy, self.lr_schedule(1), batch_size)
 
+    @property
+    def reserved_cores(self) -> int:
+        """Number of cores that an update of the policy leaves to what runs at the same time."""
+        return int(self.threaded)
+
     def _signals(self) -> list[RewardSignal]:
         return [signal for signal in self.signals.values() if isinstance(signal, RewardSignal)]
 
@@ -283,7 +288,7 @@ class UnityAlgorithm(BaseAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
-        use_threads([update_size(self.policy, self.batch_size)], reserved=int(self.threaded))
+        use_threads([update_size(self.policy, self.batch_size)], reserved=self.reserved_cores)
         before = self._last_obs
         self._steps = _Steps()
         prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
@@ -412,8 +417,8 @@ class UnityAlgorithm(BaseAlgorithm):
         :return: Actions of all rows, zero for the others.
         """
         self.finish_update(wait=False)
-        actions = self.collector.select_actions(table, deterministic, store=learn)
-        self.count(self.collector.pop_stored())
+        actions = self.collector.select_actions(table, deterministic)
+        self.count(self.collector.store_decisions(table, learn))
         return actions
 
     def store_outcomes(self, table: AgentTableLike) -> None:
@@ -485,8 +490,7 @@ class UnityAlgorithm(BaseAlgorithm):
             self._acting_copy.load_acting(self.policy.state_dict())
         if self._collector is not None:
             self._collector.policy = self._acting_copy
-        # Each thread has its own number of OpenMP threads, of which MKL takes all cores by default.
-        executor = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
+        executor = one_thread()
         self._running = executor.submit(update)
         executor.shutdown(wait=False)  # its thread ends with the update
 

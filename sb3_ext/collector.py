@@ -12,7 +12,7 @@ from sb3_ext.experience import Trajectories, TrajectoryBuffer
 from sb3_ext.groups import GroupTrajectoryBuffer
 from sb3_ext.policies import AgentPolicy
 from unity_gym.slots import with_rows
-from unity_gym.specs import ActionTuple
+from unity_gym.specs import ActionTuple, Array
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Collector:
         kind = GroupTrajectoryBuffer if collection.groups else TrajectoryBuffer
         self._buffer = kind(collection.time_horizon, policy.memory_size)
         self._memory = np.zeros((0, policy.memory_size), np.float32)  # per row: the recurrent state
-        self._stored = 0
+        self._selected: tuple[Array, Array, torch.Tensor, Array, torch.Tensor] | None = None
         self.version = 0
         """Version number of the acting weights."""
 
@@ -60,37 +60,48 @@ class Collector:
     def reset(self) -> None:
         """Discard the stored decisions and all recurrent states, as the agents start new episodes."""
         self._buffer.reset()
+        self._selected = None
         self._memory = np.zeros((0, self.policy.memory_size), np.float32)
 
-    def select_actions(self, table: AgentTableLike, deterministic: bool = False, store: bool = True) -> ActionTuple:
-        """Select the actions of the rows that request a decision.
+    def select_actions(self, table: AgentTableLike, deterministic: bool = False) -> ActionTuple:
+        """Select the actions of the rows that request a decision; `store_decisions` has to follow.
 
         :param deterministic: Take the most likely actions.
-        :param store: Store the decisions. Otherwise the trajectories of these agents are cut.
         :return: The actions of all rows; those of other rows are zero.
         """
         rows = np.flatnonzero(table.requests_decision)
         policy = self.policy
         spec = policy.adapter.spec.action_spec
         actions = spec.empty_action(len(table))
+        self._memory = with_rows(self._memory, len(table))
         if not len(rows):
             return actions
-        self._memory = with_rows(self._memory, len(table))
         memory = self._memory[rows]
         *observations, before = policy.tensors([*(array[rows] for array in table.observations), memory])
         masks = torch.as_tensor(table.action_mask[rows], device=before.device) if spec.discrete_size else None
         with torch.no_grad():
             raw, log_probs, after = policy.act(observations, masks, before, deterministic, self.generator)
         selected = raw.cpu().numpy()
+        performed = policy.environment_actions(selected)
+        actions.continuous[rows], actions.discrete[rows] = performed.continuous, performed.discrete
+        self._selected = rows, selected, log_probs, memory, after
+        return actions
+
+    def store_decisions(self, table: AgentTableLike, store: bool = True) -> int:
+        """Store the decisions of the last `select_actions`, while the table still has their observations.
+
+        :param store: False: do not store them, and cut the trajectories of these agents.
+        :return: Number of decisions that were stored.
+        """
+        if self._selected is None:
+            return 0
+        (rows, selected, log_probs, memory, after), self._selected = self._selected, None
         if store:
             self._buffer.store_decisions(table, rows, selected, log_probs.cpu().numpy(), memory, self.version)
-            self._stored += len(rows)
         else:
             self._buffer.cut_rows(table, rows, self._memory)
         self._memory[rows] = after.cpu().numpy()
-        performed = policy.environment_actions(selected)
-        actions.continuous[rows], actions.discrete[rows] = performed.continuous, performed.discrete
-        return actions
+        return len(rows) if store else 0
 
     def store_outcomes(self, table: AgentTableLike) -> None:
         """Store the outcomes of the decisions."""
@@ -111,8 +122,3 @@ class Collector:
     def peek(self) -> Trajectories | None:
         """Return all decisions with an outcome, without removing them; None if there are none."""
         return self._buffer.peek(self._memory)
-
-    def pop_stored(self) -> int:
-        """Return the number of decisions stored since the last call."""
-        stored, self._stored = self._stored, 0
-        return stored

@@ -11,14 +11,16 @@ together, times the rows of a minibatch.
 A second thread makes small updates slower. On two cores, the update of a minibatch takes, with one and with two
 threads: 3DBall (2.3 million) 0.89 and 0.92 ms, Hallway (21 million) 3.4 and 3.6 ms, PushBlock (31 million) 3.4 and
 2.4 ms, Pyramids (90 million) 7.2 and 4.9 ms, CooperativePushBlock (494 million) 88 and 51 ms.
-`python tests/benchmarks/torch_threads.py` measures all scenes. More than two threads were not measured.
+`python tests/benchmarks/torch_threads.py` measures all scenes. More than two threads were not measured. Updates that
+run while agents act, or while reward signals learn, leave one core to them.
 
 Threads of torch wait for each other without leaving their cores, on Linux for 300,000 attempts. If another process
 takes one of these cores, such an update takes many times as long with two threads as with one. So this package sets
-GOMP_SPINCOUNT to 5,000 attempts, unless the environment sets it or OMP_WAIT_POLICY, or has imported torch before; and
-updates that run while agents act leave one core to the agents. Timesteps per second of
+GOMP_SPINCOUNT to 5,000 attempts, unless the environment sets it or OMP_WAIT_POLICY, or has imported torch before.
+Timesteps per second of
 `python tests/benchmarks/throughput.py --modes synchronous --rows ppo/PushBlock ppo/Pyramids`, two rounds alone and one
-with other work, with GOMP_SPINCOUNT=300000, GOMP_SPINCOUNT=5000 and OMP_NUM_THREADS=1:
+with other work, with GOMP_SPINCOUNT=300000, GOMP_SPINCOUNT=5000 and OMP_NUM_THREADS=1, when the curiosity of Pyramids
+still learned after the policy:
 
 | | 300,000 | 5,000 | one thread |
 |---|---|---|---|
@@ -32,6 +34,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
@@ -89,15 +92,36 @@ def threads_for(size: int, reserved: int = 0) -> int:
 
 
 def use_threads(sizes: Iterable[int], reserved: int = 0) -> None:
-    """Set the number of threads of torch for the largest of several updates.
-
-    Do nothing if the user has chosen a number: with the environment variable OMP_NUM_THREADS, or by calling
-    `torch.set_num_threads` after importing this package.
+    """Set the number of threads of torch for the largest of several updates, unless the user has chosen one.
 
     :param sizes: Size of the update of each policy; see `update_size`.
     :param reserved: Number of cores for other work during the updates.
     """
     global _current
-    if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() == _current:
+    if _may_choose_threads():
         _current = max(threads_for(size, reserved) for size in sizes)
         torch.set_num_threads(_current)
+
+
+def has_spare_core() -> bool:
+    """Return whether a thread next to an update may take a core of its own: not if the user has chosen the threads."""
+    return usable_cores() > 1 and _may_choose_threads()
+
+
+def one_thread(name: str = "") -> ThreadPoolExecutor:
+    """Return an executor of one thread, in which torch has as many threads of its own as in this one.
+
+    Each thread has its own number of OpenMP threads, of which MKL takes all cores by default.
+
+    :param name: Start of the thread's name.
+    """
+    return ThreadPoolExecutor(1, name, torch.set_num_threads, (torch.get_num_threads(),))
+
+
+def _may_choose_threads() -> bool:
+    """Return whether the user has left the number of threads of torch to this package.
+
+    A user chooses it with the environment variable OMP_NUM_THREADS, or by calling `torch.set_num_threads` after
+    importing this package.
+    """
+    return "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() == _current

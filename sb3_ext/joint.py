@@ -106,7 +106,7 @@ class JointTraining:
             sampler.assign(learner)
         models = [learner.model for learner in self._learners.values()]
         sizes = [update_size(model.policy, model.batch_size) for model in models]
-        use_threads(sizes, reserved=int(any(model.threaded for model in models)))
+        use_threads(sizes, reserved=max(model.reserved_cores for model in models))
 
     def _set_learning_team(self, team: str, reset: bool = False) -> None:
         self._learning_team = team

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -21,9 +21,11 @@ from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, ch
 from sb3_ext.collector import Collection
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
+from sb3_ext.hardware import has_spare_core
 from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.policies import POLICY_ALIASES, UnityPolicy
 from sb3_ext.reward_signals import RewardSignal
+from sb3_ext.reward_signals.updates import SignalUpdates
 from sb3_ext.rollout import CHUNK, Batch, Rollout, advantages
 from sb3_ext.sb3_names import PPO_NAMES, Names
 from unity_gym.errors import InvalidValueError, UnityGymError
@@ -304,6 +306,20 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         """Number of decisions that all samplers together collect at a time, which is that of an update."""
         return self.buffer_size
 
+    @property
+    def reserved_cores(self) -> int:
+        """Number of cores that an update of the policy leaves to acting agents and to the updates of reward signals."""
+        return int(self.threaded or self._signals_learn_in_thread)
+
+    @property
+    def _signals_learn_in_thread(self) -> bool:
+        """Whether reward signals learn at the same time as the policy.
+
+        Not on a GPU, and not in processes that share an update, which exchange gradients in one order.
+        """
+        learn = any(signal.learns for signal in self._signals())
+        return learn and self.device.type == "cpu" and self.share.size == 1 and has_spare_core()
+
     def add(self, trajectories: Trajectories) -> None:
         """Store trajectories for the next update."""
         self._inbox.append(trajectories)
@@ -362,15 +378,11 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self._estimate(rollout)
         if rollout.has_older:
             self._weight_older(rollout)
-        length = policy.settings.sequence_length if policy.settings.memory_size else 1
         log: dict[str, list[Any]] = defaultdict(list)
         log_ratios: list[torch.Tensor] = []  # of all minibatches
-        diverged = False
 
-        for epoch in range(self.n_epochs):
-            if epoch and policy.settings.memory_size:
-                policy.refresh_memory(rollout)
-            for minibatch in rollout.shuffled(self.batch_size, length, drop_last=self.last_minibatch == "drop"):
+        with SignalUpdates(self._signals(), log, self._signals_learn_in_thread) as signal_updates:
+            for minibatch in self._minibatches(rollout, signal_updates):
                 part = self.share.part(minibatch.sequences)
                 batch = minibatch if part is None else minibatch.part(part)
                 values, log_probs, distribution = policy.evaluate(batch)
@@ -412,21 +424,15 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
                 weight = 1.0 if self.share.size == 1 else self.share.weight(batch.count, minibatch.count, part)
                 if self.target_kl is not None:
                     kl = self.share.sum(_approximate_kl(log_ratios[-1]) * weight)
-                    diverged = kl.item() > 1.5 * self.target_kl
-                if diverged:
-                    break
+                    if kl.item() > 1.5 * self.target_kl:
+                        break
+                signal_updates.add(minibatch)
                 policy.clear_gradients()
                 (loss if self.share.size == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
                 self.share.sum_gradients(policy.parameters())
                 if self.max_grad_norm is not None:
                     nn.utils.clip_grad_norm_(policy.parameters(), self.max_grad_norm)
                 policy.optimizer.step()
-                for signal in self._signals():
-                    for name, value in signal.update(minibatch).items():
-                        log[f"{signal.name}_{name}"].append(torch.as_tensor(value))
-            self._n_updates += 1
-            if diverged:
-                break
 
         all_ratios = torch.cat(log_ratios)
         log["approx_kl"].append(_approximate_kl(all_ratios))
@@ -437,6 +443,17 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         if not statistics_are_fresh:
             policy.body.update_normalization(rollout.observations)
         self._record_update(rollout, log)
+
+    def _minibatches(self, rollout: Rollout, signal_updates: SignalUpdates) -> Iterator[Batch]:
+        """Yield the minibatches of all epochs; before each, the reward signals have learned from those of the last."""
+        has_memory = bool(self.policy.settings.memory_size)
+        length = self.policy.settings.sequence_length if has_memory else 1
+        for epoch in range(self.n_epochs):
+            signal_updates.finish()
+            if epoch and has_memory:
+                self.policy.refresh_memory(rollout)
+            self._n_updates += 1
+            yield from rollout.shuffled(self.batch_size, length, drop_last=self.last_minibatch == "drop")
 
     def _take_rollout(self) -> Rollout:
         """Return the stored trajectories as a rollout."""

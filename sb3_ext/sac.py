@@ -392,7 +392,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             policy.set_training_mode(True)
         self._update_normalization(unseen)
         self._gamma = torch.tensor([signal.gamma for signal in self._signals()], device=self.device)
-        learning = [signal for signal in self._signals() if type(signal).update is not RewardSignal.update]
+        learning = [signal for signal in self._signals() if signal.learns]
         log: dict[str, list[torch.Tensor]] = defaultdict(list)
         for update in range(max(due, signals_due if learning else 0)):
             batch = self.replay_buffer.sample(self.batch_size, self.device)

@@ -21,7 +21,7 @@ from sb3_ext.self_play import Match, Matchmaker, SelfPlay, number_and_name
 from unity_gym.errors import PlayerError
 from unity_gym.pool import PlayerPool
 from unity_gym.slots import AgentTable, with_rows
-from unity_gym.specs import ActionTuple, Array, BehaviorSpec
+from unity_gym.specs import Array, BehaviorSpec
 
 _TEAM_BITS = 24  # bits for the rows of one team
 _PATIENCE = 100  # maximum environment steps until the outcomes of the last decisions
@@ -74,11 +74,11 @@ class Samples:
     matches: list[Match] = field(default_factory=list)
     seconds: dict[str, tuple[float, int]] = field(default_factory=dict)
 
-    def add_time(self, part: str, started: float) -> float:
-        """Add the time since `started` to this part; return the time."""
+    def add_time(self, part: str, started: float, calls: int = 1) -> float:
+        """Add the time since `started`, and the number of calls that it completes, to this part; return the time."""
         now = time.perf_counter()
         total, count = self.seconds.get(part, (0.0, 0))
-        self.seconds[part] = total + now - started, count + 1
+        self.seconds[part] = total + now - started, count + calls
         return now
 
 
@@ -397,15 +397,18 @@ class Sampler:
             first = self._assignments[plain].collector  # with the policy of all teams
             collector.policy, collector.version = first.policy, first.version
             acted[name] = table.requests_decision.copy()
-            actions[behavior.team] = collector.select_actions(
-                table, behavior.deterministic, store=plain in request.collect
-            )
-            samples.decisions[plain] += int(np.count_nonzero(acted[name]))
-            samples.stored[plain] += collector.pop_stored()
+            actions[behavior.team] = collector.select_actions(table, behavior.deterministic)
         now = samples.add_time("decide", now)
         actions |= self._matchmaker.select_actions(without=[self._behaviors[name].team for name in acting])
         now = samples.add_time("opponents", now)
-        self._advance(actions)
+        self._pool.send(actions, sorted(set(range(len(self._pool.players))) - set(self._pool.under_way)))
+        now = samples.add_time("players", now, calls=0)
+        for name in acting:  # while the players step
+            behavior, plain = self._behaviors[name], plain_name(name)
+            samples.decisions[plain] += int(np.count_nonzero(acted[name]))
+            samples.stored[plain] += behavior.collector.store_decisions(behavior.table, plain in request.collect)
+        now = samples.add_time("decide", now, calls=0)
+        self._receive()
         now = samples.add_time("players", now)
         samples.appeared |= self.appeared()
         for tag, number in self._pool.pop_stats().items():
@@ -420,13 +423,12 @@ class Sampler:
         samples.add_time("observe", now)
         return ended
 
-    def _advance(self, actions: Mapping[str, ActionTuple]) -> None:
-        """Step the players that are ready, and wait for all, or for the first response.
+    def _receive(self) -> None:
+        """Wait for all players, or for the first response.
 
         A player that fails is launched again; its running episodes are truncated.
         """
         pool = self._pool
-        pool.send(actions, sorted(set(range(len(pool.players))) - set(pool.under_way)))
         needed = 1 if self._is_asynchronous else len(pool.players)
         answered: list[int] = []
         while len(answered) < needed:

@@ -38,6 +38,11 @@ class RewardSignal(nn.Module):
             raise UnityGymError(f"the gamma of a reward signal must be in [0, 1], got {gamma}")
         self.gamma, self.strength = gamma, strength
 
+    @property
+    def learns(self) -> bool:
+        """Whether `update` does anything."""
+        return type(self).update is not RewardSignal.update
+
     def setup(self, spec: BehaviorSpec) -> None:
         """Build the parts that depend on the behavior's sensors and actions; the base class has none."""
 
@@ -49,7 +54,11 @@ class RewardSignal(nn.Module):
         raise NotImplementedError
 
     def update(self, batch: Decisions) -> Mapping[str, float | torch.Tensor]:  # noqa: ARG002
-        """Learn from the valid decisions of a minibatch, and return logger values by name; the base class has none."""
+        """Learn from the valid decisions of a minibatch, and return logger values by name; the base class has none.
+
+        PPO and POCA may call it in a thread of its own, one minibatch after the other, while the policy learns from the
+        same minibatches.
+        """
         return {}
 
 

@@ -22,7 +22,6 @@ import os
 import resource
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,11 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from client_speed import free_port
 from results import (
     CONFIGS,
     REPOSITORY,
     RUNS,
     STEADY,
+    commit,
     configurations,
     documented_rewards,
     read_runs,
@@ -130,7 +131,7 @@ def train(
         "end": end,
         "minutes": limits.minutes,
         "command": _own_command(config, seed, peer_learn, limits),
-        "commit": _commit(),
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
     return record, curves
@@ -151,26 +152,20 @@ def _own_command(config: str, seed: int, peer_learn: str | None, limits: argpars
 
 
 def _peer_settings(path: Path, folder: Path) -> list[str]:
-    """Write a configuration without the name of the embedded player; return it and the flags that name the player."""
+    """Write a configuration without the name of the embedded player; return it and the flags of player and port."""
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     environment = settings.pop("env_settings")
     file = folder / path.name
     file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     player = player_of(environment["env_path"].removeprefix("embedded:"), folder)
     areas = [f"--num-areas={environment['num_areas']}"] if "num_areas" in environment else []
-    return [str(file), f"--env={player}", *areas]
+    return [str(file), f"--env={player}", f"--base-port={free_port()}", *areas]
 
 
 def _processor_seconds() -> float:
     """Return the processor time of the child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _commit() -> str:
-    """Return the repository's commit, which is empty outside a repository."""
-    command = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def save(record: dict[str, Any], curves: dict[str, list[Summary]], folder: Path) -> None:

@@ -35,6 +35,7 @@ RUNS = {
     "PPO alone": ("ppo/Pyramids.yaml", "the same without its reward signal `curiosity`"),
     "curiosity": ("ppo/Pyramids.yaml", ""),
     "RND": ("ppo/PyramidsRND.yaml", ""),
+    "RND, short": ("ppo/PyramidsRND.yaml", "the same with `max_steps: 1000000`, as most published runs"),
     "imitation": ("imitation/Pyramids.yaml", "cloning, GAIL and curiosity"),
 }
 WINDOW = 150_000  # timesteps that a mean is taken over
@@ -50,6 +51,8 @@ def learn(run: str, seed: int, demonstrations: Path, steps: int, minutes: float)
     behavior = settings["behaviors"]["Pyramids"]
     if run == "PPO alone":
         del behavior["reward_signals"]["curiosity"]
+    if run == "RND, short":
+        behavior["max_steps"] = 1_000_000
     for part in (behavior["reward_signals"].get("gail"), behavior.get("behavioral_cloning")):
         if part:
             part["demo_path"] = str(demonstrations / Path(part["demo_path"]).name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,12 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
 Each run with its command and curve is a line of `tests/benchmarks/learning/runs.jsonl`, with the commit of the code or,
 for figures with a source, the commit that recorded them.
 """
+
+
+def commit() -> str:
+    """Return the repository's commit, which is empty outside a repository."""
+    command = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def settings_of(config: str) -> dict[str, Any]:

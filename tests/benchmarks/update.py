@@ -41,6 +41,7 @@ from trainers import player_of
 
 from sb3_ext import PPO, SAC
 from sb3_ext.groups import GroupRollout
+from sb3_ext.networks.body import Inputs
 from sb3_ext.rollout import Rollout
 
 NAMES = [
@@ -82,13 +83,7 @@ class BarePPO:
         self.epsilon, self.beta, self.vf_coef = 0.2, 0.005, model.vf_coef
         self.spec = model.policy.adapter.spec.action_spec
         self.bodies = [self.policy.body] if self.policy.critic is None else [self.policy.body, self.policy.critic]
-        vectors = self.policy.body._vectors
-        self.observations = list(rollout.observations)
-        if (normalization := self.policy.body.normalization) is not None:
-            assert len(vectors) == 1
-            self.observations[vectors[0]] = normalization(self.observations[vectors[0]])
-        for body in self.bodies:
-            body.normalization = None
+        self.inputs = self.policy.body.prepare(rollout.observations)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=1e-9, fused=True)
 
     def epoch(self) -> None:
@@ -100,7 +95,7 @@ class BarePPO:
             if len(part) < self.batch_size // self.length:
                 break
             index = part.flatten()
-            seen = [column[index] for column in self.observations]
+            seen = Inputs(column[index] for column in self.inputs)
             memory = [*rollout.memory[part[:, 0]].chunk(2, 1)] if self.length > 1 else [None, None]
             actions, old = rollout.actions[index], rollout.log_probs[index]
             advantages, returns = rollout.advantages[index].unsqueeze(1), rollout.returns[index]
@@ -166,14 +161,8 @@ class BareSAC:
         columns = {name: torch.from_numpy(array[: buffer._filled]) for name, array in buffer._arrays.items()}
         assert buffer.sequence_length == 1
         sensors = [columns[f"observation_{index}"] for index in range(buffer._sensors)]
-        self.seen, self.following = [column[:, 0] for column in sensors], [column[:, 1] for column in sensors]
+        self.seen, self.following = [policy.body.prepare([column[:, step] for column in sensors]) for step in (0, 1)]
         self.masks, self.next_masks = columns["mask"][:, 0], columns["mask"][:, 1]
-        normalization = policy.body.normalization
-        for column in (self.seen, self.following):
-            if normalization is not None:
-                column[0] = normalization(column[0])
-        for body in (policy.body, policy.critic.body, policy.critic_target.body):
-            body.normalization = None
         self.actions, self.ends = columns["action"][:, 0], columns["terminated"].float()
         self.rewards = columns["reward"] + columns["group_reward"]
         self.batch_size, self.tau, self.gamma = model.batch_size, model.tau, model.gamma
@@ -185,7 +174,7 @@ class BareSAC:
         """Make one gradient step."""
         policy = self.policy
         index = torch.randint(len(self.actions), (self.batch_size,))
-        seen, following = [c[index] for c in self.seen], [c[index] for c in self.following]
+        seen, following = [Inputs(column[index] for column in columns) for columns in (self.seen, self.following)]
         actions, rewards, ends = self.actions[index], self.rewards[index], self.ends[index]
         alpha = policy.log_ent_coef.detach().exp()
         of_actor = policy.head(policy.body(seen)[0])

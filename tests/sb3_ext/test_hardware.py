@@ -12,7 +12,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from sb3_ext import PPO, hardware
+from sb3_ext import PPO, Curiosity, Extrinsic, hardware
+from sb3_ext.reward_signals import RewardSignal
 from stand_ins.toy_environments import make_toys
 
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # variables of the environment that say how threads wait
@@ -29,12 +30,19 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def learn(hidden_units: int, batch_size: int) -> int:
+def learn(hidden_units: int, batch_size: int, reward_signals: list[RewardSignal] | None = None) -> int:
     """Return the number of threads after a script's model has started to learn."""
     env = make_toys(spaces.Discrete(2))
     network = {"hidden_units": hidden_units}
     model = PPO(
-        "UnityPolicy", env, 3e-4, buffer_size=2 * batch_size, batch_size=batch_size, policy_kwargs=network, device="cpu"
+        "UnityPolicy",
+        env,
+        3e-4,
+        buffer_size=2 * batch_size,
+        batch_size=batch_size,
+        reward_signals=reward_signals,
+        policy_kwargs=network,
+        device="cpu",
     )
     model._setup_learn(10)
     return torch.get_num_threads()
@@ -50,9 +58,15 @@ def test_large_updates_use_two_threads_and_small_ones_one() -> None:
     assert torch.get_num_threads() == 1
 
 
+def test_reward_signals_that_learn_take_a_core_of_their_own() -> None:
+    assert learn(256, 1024, [Extrinsic()]) == 2
+    assert learn(256, 1024, [Extrinsic(), Curiosity()]) == 1
+
+
 def test_on_one_core_one_thread_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "usable_cores", lambda: 1)
     assert hardware.threads_for(10**12) == 1
+    assert not hardware.has_spare_core()
 
 
 @pytest.mark.parametrize("by", ["environment", "call"])

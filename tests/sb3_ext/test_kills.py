@@ -36,6 +36,14 @@ RUNS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"hyperparameters": {"batch_size": 16, "buffer_size": 64}, "threaded": True},
         ("--num-workers", "1"),
     ),
+    "PPO, with signals that learn in a thread": (
+        "ppo/Basic",
+        {
+            "hyperparameters": {"batch_size": 16, "buffer_size": 64},
+            "reward_signals": {name: {"network_settings": SMALL} for name in ("curiosity", "rnd")},
+        },
+        (),
+    ),
     "SAC": (
         "sac/Basic",
         {

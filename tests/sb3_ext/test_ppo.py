@@ -333,8 +333,11 @@ class SlowPPO(PPO):
         self.awaited = threading.Event()
         super().__init__(*arguments, **options)
 
+    def _start_update(self, update: Callable[[], None]) -> None:
+        self.events.append("start")  # not in the update's thread, which may take a while to run
+        super()._start_update(update)
+
     def _update(self, *arguments: Any) -> None:
-        self.events.append("start")
         assert self.awaited.wait(30)
         super()._update(*arguments)
         self.events.append("end")

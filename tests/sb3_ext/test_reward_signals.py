@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Callable
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sb3_ext import GAIL, POCA, PPO, RND, SAC, Curiosity, Extrinsic, UnityVecEnv
 from sb3_ext.expert import Expert
 from sb3_ext.learn import main
-from sb3_ext.reward_signals import LearnedSignal
-from sb3_ext.rollout import Batch, Rollout
+from sb3_ext.reward_signals import LearnedSignal, RewardSignal
+from sb3_ext.reward_signals.updates import SignalUpdates
+from sb3_ext.rollout import Batch, Decisions, Rollout
 from stand_ins import all_sensors_player
 from unity_gym import demonstrations
 from unity_gym.demonstrations import DemonstrationWriter, load
@@ -569,21 +572,78 @@ def test_a_saved_signal_continues_exactly(which: int, tmp_path: Path) -> None:
     assert second.state_dict()["_extra_state"]["state"][0]["step"] == 8
 
 
+def ppo(env: UnityVecEnv, signals: Sequence[RewardSignal]) -> PPO:
+    """Return a model whose first update is due after 200 timesteps."""
+    numbers = {"buffer_size": 200, "batch_size": 50, "time_horizon": 20}
+    return PPO("UnityPolicy", env, **numbers, reward_signals=signals, seed=0, device="cpu")
+
+
+def learn_3dball(signals: Sequence[RewardSignal], in_thread: bool, monkeypatch: pytest.MonkeyPatch) -> PPO:
+    monkeypatch.setattr(PPO, "_signals_learn_in_thread", in_thread)
+    monkeypatch.setattr("sb3_ext.hardware._may_choose_threads", lambda: False)
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    model = ppo(env, signals)
+    try:
+        model.learn(700)
+    finally:
+        env.close()
+    return model
+
+
+def test_signals_that_learn_next_to_the_policy_learn_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = UnityVecEnv("Unity-3DBall-v0")
+    demonstration = record(tmp_path / "ball.demo", env.table.spec)
+    env.close()
+    apart, after = (learn_3dball(every_signal(demonstration), in_thread, monkeypatch) for in_thread in (True, False))
+    assert same(apart.signals.state_dict(), after.signals.state_dict())
+    assert same(apart.policy.state_dict(), after.policy.state_dict())
+    assert apart._n_updates == after._n_updates
+
+
+class Failing(Curiosity):
+    """Curiosity that fails in its fifth update."""
+
+    updates = 0
+
+    def update(self, batch: Decisions) -> dict[str, torch.Tensor]:
+        """Update, and note the thread."""
+        type(self).updates += 1
+        if type(self).updates == 5:
+            raise ZeroDivisionError(threading.current_thread().name)
+        return super().update(batch)
+
+
+def test_a_failing_update_next_to_the_policy_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError, match="signals"):
+        learn_3dball([Failing(hidden_units=SIZE)], True, monkeypatch)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("signals")]
+
+
+def test_an_interrupt_of_the_policy_cancels_the_updates_of_signals() -> None:
+    started, release, log = threading.Event(), threading.Event(), defaultdict(list)
+
+    class Slow(Curiosity):
+        def update(self, batch: Decisions) -> dict[str, torch.Tensor]:  # noqa: ARG002
+            started.set()
+            release.wait(10)
+            return {"loss": torch.zeros(())}
+
+    batch = filled_up(make_rollout(VECTORS))
+    with pytest.raises(KeyboardInterrupt), SignalUpdates([Slow()], log, in_thread=True) as updates:  # noqa: PT012
+        for _ in range(5):
+            updates.add(batch)
+        started.wait(10)
+        threading.Timer(0.1, release.set).start()
+        raise KeyboardInterrupt
+    assert len(log["curiosity_loss"]) == 1
+
+
 def test_a_saved_model_keeps_signals_and_optimizers_and_needs_a_demonstration_only_to_learn(
     tmp_path: Path,
 ) -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
     demonstration = record(tmp_path / "ball.demo", env.table.spec)
-    model = PPO(
-        "UnityPolicy",
-        env,
-        buffer_size=200,
-        batch_size=50,
-        time_horizon=20,
-        reward_signals=every_signal(demonstration),
-        seed=0,
-        device="cpu",
-    )
+    model = ppo(env, every_signal(demonstration))
     model.learn(300)
     model.save(tmp_path / "model")
     loaded = PPO.load(tmp_path / "model", env=env, device="cpu")

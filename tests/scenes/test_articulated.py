@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -33,10 +34,10 @@ HARD = crawler.SKELETON.drive
 SPRING = worm.SKELETON.drive
 
 
-def arm(drive: Drive) -> ArticulatedBodies:
+def arm(drive: Drive, *limits: tuple[float, float]) -> ArticulatedBodies:
     """An arm of 4 kg and 1 m that hangs on a block of 100 t, which stands on the ground."""
     block = Part("block", Shape((1, 2, 1), 0.0), mass=1e5, center=(0, GROUND + 2, 0))
-    hinges = driven_part((1, 0, 0), (0, 1, 0), [(-90, 90)])
+    hinges = driven_part((1, 0, 0), (0, 1, 0), limits or [(-90, 90)])
     hanging = Part("arm", capsule("y", 0.1, 1.0), 4, (1.5, 3, 0), parent="block", anchor=(0, 0.5, 0), hinges=hinges)
     return ArticulatedBodies(Skeleton((block, hanging), drive), 1, 5)
 
@@ -170,6 +171,21 @@ def test_joints_stop_at_their_limits() -> None:
     bodies.refresh(ALL)
     bodies.drive(ALL, np.zeros((1, 1)), np.zeros((1, 1)))
     assert np.degrees(arm_angles(bodies, 60).max()) < 100
+
+
+@pytest.mark.parametrize("shares", [(1, 0), (0, 1), (1, 1), (-1, 1), (0.5, -1), (0.5, 0.5)])
+def test_a_cone_limits_two_swings_together(shares: tuple[float, float]) -> None:
+    limits = np.array([10, 20])
+    bodies = arm(HARD, (-20, 20), (-20, 20), (-10, 10))
+    bodies.set_gravity(0)
+    z, y = np.radians(limits * shares)
+    bodies.drive(ALL, np.array([[z, 0, y]]), np.ones((1, 3)))
+    for _ in range(150):
+        bodies.step(1)
+    reached = np.degrees(bodies.state[0, [8, 10]]) / limits
+    inside = min(1, 1 / math.hypot(*shares))  # the share of the way that is inside the cone
+    assert math.hypot(*reached) == pytest.approx(inside * math.hypot(*shares), abs=0.08)
+    assert (reached * shares >= -1e-3).all()
 
 
 def test_several_ticks_at_once_equal_single_ticks() -> None:

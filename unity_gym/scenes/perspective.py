@@ -5,8 +5,9 @@
     solids.put(1, center=(0, 1, 0), radius=1, color=BLUE)
     image = photograph(solids, View((0, 3, -8), rotations.euler(15, 0)), height=320, width=480)
 
-Each solid is drawn into the part of the image that its bounding sphere covers; the nearest one is visible. One
-distant light shades the colors. There are no reflections; shadows on tiled solids are optional.
+Each solid is drawn into a part of the image that contains it: the rectangle around the corners of a box, or around the
+bounding sphere of a round solid. The nearest solid is visible. One distant light shades the colors. There are no
+reflections; shadows on tiled solids are optional.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from unity_gym.scenes.drawing import BACKGROUND, Color
 from unity_gym.scenes.kernels import inner_kernel, kernel
-from unity_gym.scenes.rotations import dot, euler, local_axis, rotate, rotate_inverse
+from unity_gym.scenes.rotations import dot, euler, local_axis, rotate_inverse
 from unity_gym.specs import Array
 
 _AMBIENT = 0.6  # share of the brightness without direct light
@@ -150,8 +151,9 @@ def draw(
     scale = 2 * math.tan(math.radians(angle) / 2) / height  # at a distance of 1 m, a pixel's edge in meters
     depth = np.empty((height, width))
     right, up, ahead = np.empty((3, 3))
-    own_right, own_up, own_ahead = np.empty((3, 3))
-    local, start, normal, point, apart = np.empty((5, 3))
+    own_right, own_up, own_ahead, own_light = np.empty((4, 3))
+    local, start, normal, apart = np.empty((4, 3))
+    corners = np.empty((8, 3))
     for camera in range(len(images)):
         image, scene = images[camera], scenes[camera]
         center, turned, half, radius = solids[0][scene], solids[1][scene], solids[2][scene], solids[3][scene]
@@ -169,23 +171,25 @@ def draw(
             x, y, z = dot(apart, right), dot(apart, up), dot(apart, ahead)
             if size == 0 or z + size < near:
                 continue
-            top, bottom, left, end = 0, height, 0, width
-            if z > size + near:
-                # Tangents of the bounding sphere's outline, slightly too wide.
-                reach = size / (z - size)
-                row, column = height / 2 - y / z / scale, width / 2 + x / z / scale
-                vertical = (reach * (1 + abs(y) / z)) / scale + 1
-                horizontal = (reach * (1 + abs(x) / z)) / scale + 1
-                top, bottom = max(0, int(row - vertical)), min(height, int(row + vertical) + 1)
-                left, end = max(0, int(column - horizontal)), min(width, int(column + horizontal) + 1)
-            if top >= bottom or left >= end:
-                continue
             # Computations below are in the solid's own frame.
             own_rotation, own_half, own_radius = turned[solid], half[solid], radius[solid]
             rotate_inverse(own_rotation, -apart[0], -apart[1], -apart[2], start)
             rotate_inverse(own_rotation, right[0], right[1], right[2], own_right)
             rotate_inverse(own_rotation, up[0], up[1], up[2], own_up)
             rotate_inverse(own_rotation, ahead[0], ahead[1], ahead[2], own_ahead)
+            rotate_inverse(own_rotation, _LIGHT[0], _LIGHT[1], _LIGHT[2], own_light)
+            if own_radius == 0:
+                for corner in range(8):
+                    for k in range(3):
+                        local[k] = own_half[k] if corner >> k & 1 else -own_half[k]
+                    corners[corner, 0] = x + dot(local, own_right)
+                    corners[corner, 1] = y + dot(local, own_up)
+                    corners[corner, 2] = z + dot(local, own_ahead)
+                leftmost, rightmost, lowest, highest = _box_outline(corners, near)
+            else:
+                leftmost, rightmost, lowest, highest = _sphere_outline(x, y, z, size, near)
+            left, end = _pixels(leftmost / scale, rightmost / scale, width)
+            top, bottom = _pixels(-highest / scale, -lowest / scale, height)
             for i in range(top, bottom):
                 for j in range(left, end):
                     across, upwards = (j + 0.5 - width / 2) * scale, (height / 2 - i - 0.5) * scale
@@ -201,12 +205,59 @@ def draw(
                         v = math.floor((start[2] + distance * local[2]) / tile[solid])
                         brightness = 1.0 if (u + v) % 2 == 0 else 0.94
                     _write_normal(start, local, own_half, own_radius, distance, normal)
-                    rotate(own_rotation, normal[0], normal[1], normal[2], point)
-                    brightness *= _AMBIENT + (1 - _AMBIENT) * max(dot(point, _LIGHT), 0.0) / _LIGHT[1]
+                    brightness *= _AMBIENT + (1 - _AMBIENT) * max(dot(normal, own_light), 0.0) / _LIGHT[1]
                     for k in range(3):
                         image[i, j, k] = min(255.0, brightness * color[solid, k])
         if shadows:
             _shade(image, depth, scale, position[camera], right, up, ahead, center, turned, half, radius, tile)
+
+
+@inner_kernel
+def _box_outline(corners: Array, near: float) -> tuple[float, float, float, float]:
+    """Return the least and greatest x / z and y / z of a box, as far as it is at least `near` ahead of the camera.
+
+    Without such a part, the least values are greater than the greatest.
+
+    :param corners: Corners in the frame of the camera in m, (8, 3). The indices of an edge's ends differ in one bit.
+    :param near: Least visible distance in m.
+    """
+    leftmost, rightmost, lowest, highest = _MISSED, -_MISSED, _MISSED, -_MISSED
+    for corner in range(8):
+        x, y, z = corners[corner, 0], corners[corner, 1], corners[corner, 2]
+        for k in range(3):
+            other = corner ^ (1 << k)
+            share = 0.0  # of the edge, from this corner to the first visible point
+            if z < near:
+                if corners[other, 2] <= near:
+                    continue
+                share = (near - z) / (corners[other, 2] - z)
+            depth = z + share * (corners[other, 2] - z)
+            across = (x + share * (corners[other, 0] - x)) / depth
+            upwards = (y + share * (corners[other, 1] - y)) / depth
+            leftmost, rightmost = min(leftmost, across), max(rightmost, across)
+            lowest, highest = min(lowest, upwards), max(highest, upwards)
+    return leftmost, rightmost, lowest, highest
+
+
+@inner_kernel
+def _sphere_outline(x: float, y: float, z: float, size: float, near: float) -> tuple[float, float, float, float]:
+    """Return the same of a sphere around (x, y, z), slightly too wide; without limits where it touches the camera."""
+    if z <= size + near:
+        return -_MISSED, _MISSED, -_MISSED, _MISSED
+    reach = size / (z - size)
+    horizontal, vertical = reach * (1 + abs(x) / z), reach * (1 + abs(y) / z)
+    return x / z - horizontal, x / z + horizontal, y / z - vertical, y / z + vertical
+
+
+@inner_kernel
+def _pixels(low: float, high: float, count: int) -> tuple[int, int]:
+    """Return the first of `count` pixels in an interval, and the one after the last; half a pixel more on both sides.
+
+    :param low: Start of the interval in pixels from the middle of the image.
+    :param high: End of the interval.
+    """
+    first, last = low + count / 2 - 1, high + count / 2 + 1
+    return int(min(max(first, 0.0), count)), int(min(max(last, 0.0), count))
 
 
 @kernel

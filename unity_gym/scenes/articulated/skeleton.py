@@ -23,6 +23,7 @@ _FRICTION = 0.6
 _STIFFEST = 0.9  # greatest stiffness of a drive: the impedance d of MuJoCo's soft constraint
 _MARGIN = 0.05  # m around each shape in which speculative contacts are made; fast enough for 7.5 m/s
 _CONTACT_IMPEDANCE = (0.8, 0.8, 0.001, 0.5, 2.0)
+_CONE_SIDES = 16  # of the polygon that stands for the ellipse of two swings; its corners are 2 % too wide
 TARGET_HALF = 0.5  # m, half an edge of the target cube
 _TARGET_MASS = 1.0  # kg
 
@@ -70,7 +71,8 @@ class Part:
 
     `parent`: name of the parent part; "" for the root. `center` and `rotation`: at the start, relative to the
     platform. `anchor`: position of the joint in the part's frame. `hinges`: from the parent's side to the part's; none:
-    rigid. `extra`: further shapes, each with its own mass.
+    rigid. Of three, the first and the last are the swings, which a cone limits together, as in PhysX: their angles,
+    each divided by its limit, are in the unit circle. `extra`: further shapes, each with its own mass.
     """
 
     name: str
@@ -236,6 +238,8 @@ class Skeleton:
                     range=np.radians([hinge.low, hinge.high]),
                 )
                 self._add_drive(spec, name)
+            if len(part.hinges) == 3:
+                self._add_cone(spec, part)
             for shape in (Shape(part.shape.half, part.shape.radius, part.shape.center, part.mass), *part.extra):
                 self._add_shape(body, shape)
         # With compensated weight and no contacts, the target needs no computation; `ArticulatedBodies` switches both.
@@ -268,6 +272,18 @@ class Skeleton:
             actuator.set_to_position(kp=drive.stiffness, kv=drive.damping)
             actuator.forcelimited = 1
             actuator.forcerange = [-drive.max_force / 2, drive.max_force / 2]
+
+    def _add_cone(self, spec: mujoco.MjSpec, part: Part) -> None:
+        """Limit the two swings of a part together; the limits of their hinges are two pairs of sides already."""
+        swings = {f"{part.name} {index}": math.radians(part.hinges[index].high) for index in (0, 2)}
+        scale = math.sqrt(math.prod(swings.values()))
+        for side in range(1, _CONE_SIDES // 2):
+            turn = 2 * math.pi * side / _CONE_SIDES
+            if side == _CONE_SIDES // 4:
+                continue
+            tendon = spec.add_tendon(limited=1, range=[-scale, scale])
+            for share, (joint, limit) in zip((math.cos(turn), math.sin(turn)), swings.items(), strict=True):
+                tendon.wrap_joint(joint, share * scale / limit)
 
     def _add_plane(self, world: mujoco.MjsBody, position: list[float], normal: list[float]) -> None:
         rotation = np.empty(4)
