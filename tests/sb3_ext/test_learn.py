@@ -199,7 +199,7 @@ def test_a_killed_run_resumes_from_its_last_complete_checkpoint(tmp_path: Path) 
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    first_output = process.communicate()[0]
     saved = steps(folder)[-1]
     (folder / ".Basic-999999.zip.partial").write_bytes(b"half")
     before = PPO.load(folder / f"Basic-{saved}.zip")
@@ -216,9 +216,12 @@ def test_a_killed_run_resumes_from_its_last_complete_checkpoint(tmp_path: Path) 
     assert count[1] > count[0] > 0
     rewards = (folder / "rewards.csv").read_text(encoding="utf-8").splitlines()[1:]
     known = [int(line.split(",")[0]) for line in rewards]
-    assert known == sorted(set(known))
-    assert known[0] == 200
-    assert known[-1] == (saved + 450) // 200 * 200
+    # Seldom, no episode ends within a summary's 200 timesteps. Then it has no reward.
+    with_reward = [int(step) for step in re.findall(r"Step: (\d+).*Mean Reward", first_output)]
+    with_reward = [step for step in with_reward if step <= saved]
+    with_reward += [int(step) for step in re.findall(r"Step: (\d+).*Mean Reward", output)]
+    assert known == with_reward
+    assert re.findall(r"Step: (\d+)", output)[-1] == str((saved + 450) // 200 * 200)
 
 
 def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:
