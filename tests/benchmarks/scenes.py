@@ -87,7 +87,7 @@ def measure_in(checkout: Path, name: str, areas: int, seconds: float) -> float:
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     command = [sys.executable, __file__, name, "--areas", str(areas), "--seconds", str(seconds), "--once"]
     environment = os.environ | threads | {"PYTHONPATH": str(checkout)}
-    result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    result = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return float(result.stdout)
 
 

@@ -86,6 +86,28 @@ class _Scenery(NamedTuple):
     yaw: Array
 
 
+class _Sensor(NamedTuple):
+    """Position (m), cosine and sine of the yaw, and scale of a sensor."""
+
+    x: float
+    y: float
+    z: float
+    cos: float
+    sin: float
+    scale: float
+
+
+class _Box(NamedTuple):
+    """A box in the axes of the area: center relative to a sensor, and half the edges, in m."""
+
+    x: float
+    y: float
+    z: float
+    reach_x: float
+    reach_y: float
+    reach_z: float
+
+
 class _Thing(NamedTuple):
     """A thing in the axes of a sensor, in units of the distance of its cells.
 
@@ -119,30 +141,34 @@ def _see(
     """Write the images of the agents to `images` (agents, PNGs, size, size, 3), which contains zeros."""
     size = images.shape[2]
     edge = (size - 1) / 2
-    distances, winners = np.empty((size, size)), np.empty((size, size), np.int64)
+    distances = np.empty((size, size))
     for k in range(len(area)):
         distances[:] = inf
+        sensor = _Sensor(position[0, k], position[1, k], position[2, k], cos(yaw[k]), sin(yaw[k]), scale[k])
         for thing in range(channel.shape[1]):
-            if thing == own[k] or channel[area[k], thing] < 0 or not visible[area[k], thing]:
+            thing_channel = channel[area[k], thing]
+            if thing == own[k] or thing_channel < 0 or not visible[area[k], thing]:
                 continue
-            above = abs(scenery.center[1, area[k], thing] - position[1, k]) - scenery.half[1, area[k], thing]
+            above = abs(scenery.center[1, area[k], thing] - sensor.y) - scenery.half[1, area[k], thing]
             above = max(above - half_height, 0.0)
             if above > scenery.rounding[area[k], thing]:
                 continue
-            seen = _from_sensor(scenery, area[k], thing, position[:, k], yaw[k], 1 / (scale[k] * _CELL), above)
+            seen = _from_sensor(scenery, area[k], thing, sensor, yaw[k], above)
             reach = abs(seen.cos) * seen.half_x + abs(seen.sin) * seen.half_z + seen.radius + seen.cell
-            for row in range(_first(edge - seen.side - reach, size), _last(edge - seen.side + reach, size) + 1):
+            first_row, last_row = _first(edge - seen.side - reach, size), _last(edge - seen.side + reach, size)
+            if first_row > last_row:
+                continue
+            box = _axis_aligned_box(scenery, area[k], thing, sensor)
+            for row in range(first_row, last_row + 1):
                 least, most = _span(seen, seen.side - (edge - row))
                 first, last = _first(edge + seen.ahead - most, size), _last(edge + seen.ahead - least, size)
                 for column in range(first, last + 1):
-                    side, ahead = (edge - row) * scale[k], (column - edge) * scale[k]
-                    distance = _distance(scenery, area[k], thing, position[:, k], yaw[k], side, ahead)
+                    distance = _distance(box, sensor, (edge - row) * sensor.scale, (column - edge) * sensor.scale)
                     if distance < distances[row, column]:
-                        distances[row, column], winners[row, column] = distance, channel[area[k], thing]
-        for row in range(size):
-            for column in range(size):
-                if distances[row, column] < inf:
-                    images[k, winners[row, column] // 3, row, column, winners[row, column] % 3] = 255
+                        distances[row, column] = distance
+                        for png in range(images.shape[1]):
+                            for color in range(3):
+                                images[k, png, row, column, color] = 255 if 3 * png + color == thing_channel else 0
 
 
 @inner_kernel
@@ -158,18 +184,18 @@ def _last(place: float, size: int) -> int:
 
 
 @inner_kernel
-def _from_sensor(
-    scenery: _Scenery, area: int, thing: int, position: Array, yaw: float, unit: float, above: float
-) -> _Thing:
-    """Return a thing in the axes of a sensor; `above`: m from the cells up or down to its box; `unit`: 1/m."""
-    x, z = scenery.center[0, area, thing] - position[0], scenery.center[2, area, thing] - position[2]
-    turn = scenery.yaw[area, thing] - yaw
+def _from_sensor(scenery: _Scenery, area: int, thing: int, sensor: _Sensor, yaw: float, above: float) -> _Thing:
+    """Return a thing in the axes of a sensor; `yaw`: the sensor's; `above`: m from the cells up or down to its box."""
+    x, z = scenery.center[0, area, thing] - sensor.x, scenery.center[2, area, thing] - sensor.z
+    unit = 1 / (sensor.scale * _CELL)
+    half_x, half_z = scenery.half[0, area, thing], scenery.half[2, area, thing]
+    turn = scenery.yaw[area, thing] - yaw if half_x > 0 or half_z > 0 else 0.0
     rounding = scenery.rounding[area, thing]
     return _Thing(
-        (cos(yaw) * x - sin(yaw) * z) * unit,
-        (sin(yaw) * x + cos(yaw) * z) * unit,
-        scenery.half[0, area, thing] * unit,
-        scenery.half[2, area, thing] * unit,
+        (sensor.cos * x - sensor.sin * z) * unit,
+        (sensor.sin * x + sensor.cos * z) * unit,
+        half_x * unit,
+        half_z * unit,
         cos(turn),
         sin(turn),
         sqrt(max(rounding * rounding - above * above, 0.0)) * unit,
@@ -202,26 +228,35 @@ def _span(thing: _Thing, side: float) -> tuple[float, float]:
 
 
 @inner_kernel
-def _distance(
-    scenery: _Scenery, area: int, thing: int, position: Array, yaw: float, side: float, ahead: float
-) -> float:
-    """Return the squared distance (m²) from a sensor to a thing.
+def _axis_aligned_box(scenery: _Scenery, area: int, thing: int, sensor: _Sensor) -> _Box:
+    """Return the box around a thing, relative to a sensor."""
+    turn_cos, turn_sin = abs(cos(scenery.yaw[area, thing])), abs(sin(scenery.yaw[area, thing]))
+    x, y, z = scenery.half[0, area, thing], scenery.half[1, area, thing], scenery.half[2, area, thing]
+    rounding = scenery.rounding[area, thing]
+    return _Box(
+        scenery.center[0, area, thing] - sensor.x,
+        scenery.center[1, area, thing] - sensor.y,
+        scenery.center[2, area, thing] - sensor.z,
+        turn_cos * x + turn_sin * z + rounding,
+        y + rounding,
+        turn_sin * x + turn_cos * z + rounding,
+    )
 
-    This is the distance to the point of the thing's axis-aligned box that is nearest to the middle of a cell.
+
+@inner_kernel
+def _distance(box: _Box, sensor: _Sensor, side: float, ahead: float) -> float:
+    """Return the squared distance (m²) from a sensor to the point of a box that is nearest to the middle of a cell.
 
     :param side: Position of the middle of the cell to the right of the sensor in m.
     :param ahead: Position of the middle of the cell in front of the sensor in m.
     """
-    turn_cos, turn_sin = abs(cos(scenery.yaw[area, thing])), abs(sin(scenery.yaw[area, thing]))
-    x, y, z = scenery.half[0, area, thing], scenery.half[1, area, thing], scenery.half[2, area, thing]
-    rounding = scenery.rounding[area, thing]
-    square = 0.0
-    for axis, middle, reach in (
-        (0, cos(yaw) * side + sin(yaw) * ahead, turn_cos * x + turn_sin * z),
-        (1, 0.0, y),
-        (2, cos(yaw) * ahead - sin(yaw) * side, turn_sin * x + turn_cos * z),
-    ):
-        center = scenery.center[axis, area, thing] - position[axis]
-        nearest = min(max(middle, center - reach - rounding), center + reach + rounding)
-        square += nearest * nearest
-    return square
+    x = _nearest(box.x, box.reach_x, sensor.cos * side + sensor.sin * ahead)
+    y = _nearest(box.y, box.reach_y, 0.0)
+    z = _nearest(box.z, box.reach_z, sensor.cos * ahead - sensor.sin * side)
+    return x * x + y * y + z * z
+
+
+@inner_kernel
+def _nearest(center: float, reach: float, place: float) -> float:
+    """Return the position within an interval that is nearest to a place."""
+    return min(max(place, center - reach), center + reach)
