@@ -55,6 +55,8 @@ class RandomClient(Communicator):
         self._pending = False
         return False
 
+    decide = exchange_messages  # its name in older checkouts
+
     def _act_at_random(self, agents: Agents, rows: Array) -> None:
         if self.timesteps % _REPEATS == 0 or id(agents) not in self._tables:
             count, spec = len(agents), agents.actions
