@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -52,6 +53,27 @@ def test_a_run_is_written_as_a_line_a_curve_and_a_row(tmp_path: Path) -> None:
     assert basic[1:5] == ["0.93", f"{record['reward']['Basic']:.2f}", "3", "2,000"]
     assert sum("not run yet" in row for row in rows) == len(rows)  # mlagents-learn was not run at all
     assert [row[2] for row in rows if row[2] != "not run yet"] == [basic[2]]
+
+
+def test_a_run_that_a_limit_ended_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    script = [sys.executable, str(BENCHMARKS / "learning.py"), "ppo/Basic", "--folder", str(tmp_path)]
+    script += ["--page", str(tmp_path / "page.md"), "--results", str(tmp_path / "results")]
+    parts = []
+    for steps in (2000, 4000):
+        subprocess.run([*script, "--steps", str(steps)], check=True, timeout=200)
+        parts += results.read_runs(tmp_path)
+    first, whole = parts
+    assert whole["continued"] == [first["commit"]]
+    assert whole["seconds"] > first["seconds"]
+    curve = learning.read_curve(tmp_path, whole)["Basic"]
+    assert [each.steps for each in curve] == [2000, 4000]
+    assert curve[0].seconds < first["seconds"] < curve[1].seconds < whole["seconds"] + 1
+    limits = argparse.Namespace(results=tmp_path / "results", folder=tmp_path, minutes=120, steps=4000)
+    assert learning.cut_off_run("ppo/Basic", 0, limits) is None
+    limits.steps = 6000
+    assert (found := learning.cut_off_run("ppo/Basic", 0, limits)) is not None
+    assert found[0] == whole
+    assert learning.cut_off_run("ppo/Basic", 1, limits) is None
 
 
 def test_a_row_has_the_range_of_all_seeds() -> None:

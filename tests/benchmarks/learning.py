@@ -9,8 +9,9 @@ A run is `unity-learn CONFIG --seed SEED`, or `mlagents-learn` with the same set
 the mean of the last `STEADY` summaries of each behavior reaches the documented reward, when the configuration's
 `max_steps` are made, or with `--steps` or `--minutes`. `--all` trains each configuration with seed 0, and with seeds 1
 and 2 where that took less than 30 minutes. A finished run is one line of `learning/runs.jsonl` and one learning curve,
-`learning/curves/*.csv`; an interrupted run leaves neither and starts again. `PEER` needs Unity's package `mlagents`
-1.1.0 on Python 3.10.
+`learning/curves/*.csv`; an interrupted run leaves neither and starts again. With `--results FOLDER`, a run of
+`unity-learn` that a limit ended goes on from its checkpoint in that folder when the command is repeated with a larger
+limit; its times and its curve continue. `PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from trainers import Summary, player_of, summaries
 DEMONSTRATIONS = REPOSITORY.parent / "shared" / "unity" / "demonstrations"
 OURS, PEER = "unity-learn", "mlagents-learn"
 SHORT = 30 * 60  # seconds; shorter runs are repeated with two more seeds
+Run = tuple[dict[str, Any], dict[str, list[Summary]]]  # its line, and the summaries of each behavior
 
 
 def has_reached(config: str, curves: dict[str, list[Summary]]) -> bool:
@@ -74,31 +76,44 @@ def has_all_steps(config: str, curves: dict[str, list[Summary]]) -> bool:
 
 
 def train(
-    config: str, seed: int, peer_learn: str | None, limits: argparse.Namespace, demonstrations: Path
-) -> tuple[dict[str, Any], dict[str, list[Summary]]]:
+    config: str,
+    seed: int,
+    peer_learn: str | None,
+    limits: argparse.Namespace,
+    demonstrations: Path,
+    earlier: Run | None = None,
+) -> Run:
     """Train, and return the line of the run and the summaries of each behavior.
 
     :param peer_learn: The command `mlagents-learn`; None runs `unity-learn`.
     :param limits: Timesteps per behavior (`steps`, None for those of the configuration), `minutes` and the folder that
         keeps the run (`results`, None for none).
     :param demonstrations: Folder of the `.demo` files that the configuration reads.
+    :param earlier: The part of the run that goes on; None starts a new run.
     """
     path = CONFIGS / f"{config}.yaml"
     trainer = OURS if peer_learn is None else PEER
-    curves: dict[str, list[Summary]] = {}
+    cut_off, curves = earlier or ({}, {})
+    spent = cut_off.get("seconds", 0)
+    resumed = set(curves)  # behaviors without a new summary yet
     before, started, loads = _processor_seconds(), time.perf_counter(), [os.getloadavg()[0]]
     end = "max_steps"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "demonstrations").symlink_to(demonstrations.resolve())
         results = (limits.results or folder / "results").resolve()
-        flags = [f"--seed={seed}", f"--run-id={_name(config, trainer, seed)}", f"--results-dir={results}", "--force"]
+        flags = [f"--seed={seed}", f"--run-id={_name(config, trainer, seed)}", f"--results-dir={results}"]
+        flags.append("--resume" if earlier else "--force")
         if peer_learn is None:
             command = [sys.executable, "-m", "sb3_ext.learn", str(path), *flags]
         else:
             command = [peer_learn, *_peer_settings(path, folder), "--no-graphics", *flags]
-        with closing(summaries(command, 60 * limits.minutes, folder)) as lines:
+        with closing(summaries(command, 60 * limits.minutes - spent, folder)) as lines:
             for each in lines:
+                each = each._replace(seconds=each.seconds + spent)
+                if each.behavior in resumed:  # from a checkpoint that may be older than the last summaries
+                    resumed.remove(each.behavior)
+                    curves[each.behavior] = [old for old in curves[each.behavior] if old.steps < each.steps]
                 curves.setdefault(each.behavior, []).append(each)
                 loads.append(os.getloadavg()[0])
                 print(config, each.behavior, each.steps, each.reward, f"{each.seconds:.0f} s", flush=True)
@@ -108,12 +123,13 @@ def train(
                 if limits.steps is not None and all(curve[-1].steps >= limits.steps for curve in curves.values()):
                     end = "step limit"
                     break
-    seconds = time.perf_counter() - started
+    seconds = spent + time.perf_counter() - started
     loads.append(os.getloadavg()[0])
     if end == "max_steps" and not has_all_steps(config, curves):
         if seconds < 60 * limits.minutes:
             sys.exit(f"{config}, seed {seed}: the trainer ended before its steps were made and before the time limit")
         end = "time limit"
+    parts = {"continued": [*cut_off.get("continued", []), cut_off["commit"]]} if cut_off else {}
     record = {
         "config": config,
         "trainer": trainer,
@@ -124,17 +140,49 @@ def train(
         },
         "steps": {behavior: curve[-1].steps for behavior, curve in curves.items()},
         "seconds": round(seconds),
-        "processor_seconds": round(_processor_seconds() - before),
+        "processor_seconds": round(cut_off.get("processor_seconds", 0) + _processor_seconds() - before),
         "cores": os.cpu_count(),
         "load": [round(load, 1) for load in (loads[0], max(loads), loads[-1])],
-        "shared": max(loads) > (os.cpu_count() or 1) + 1,
+        "shared": cut_off.get("shared", False) or max(loads) > (os.cpu_count() or 1) + 1,
         "end": end,
         "minutes": limits.minutes,
         "command": _own_command(config, seed, peer_learn, limits),
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
+        **parts,
     }
     return record, curves
+
+
+def cut_off_run(config: str, seed: int, limits: argparse.Namespace) -> Run | None:
+    """Return the line and the summaries of a run of `unity-learn` that has a checkpoint to go on from.
+
+    :param limits: Those of the run that goes on, with the folder of the runs (`results`) and that of their lines
+        (`folder`).
+    :return: None if there is no such run, or if its limits were as large.
+    """
+    if limits.results is None or not (limits.results / _name(config, OURS, seed) / "configuration.yaml").exists():
+        return None
+    for run in read_runs(limits.folder):
+        if _key(run) == (config, OURS, seed) and "until" not in run:
+            return None if is_finished(run, limits.minutes, limits.steps) else (run, read_curve(limits.folder, run))
+    return None
+
+
+def read_curve(folder: Path, run: dict[str, Any]) -> dict[str, list[Summary]]:
+    """Return the summaries of each behavior of a run."""
+    curves: dict[str, list[Summary]] = {}
+    with (folder / run["curve"]).open(newline="", encoding="utf-8") as file:
+        for each in csv.DictReader(file):
+            summary = Summary(
+                int(each["steps"]),
+                float(each["reward"]),
+                float(each["seconds"]),
+                each["behavior"],
+                float(each["elo"] or "nan"),
+            )
+            curves.setdefault(summary.behavior, []).append(summary)
+    return curves
 
 
 def _name(config: str, trainer: str, seed: int) -> str:
@@ -256,7 +304,10 @@ def main() -> None:
         if not named:
             break
         config, trainer, seed = named.pop(0)
-        record, curves = train(config, seed, peer if trainer == PEER else None, arguments, arguments.demonstrations)
+        earlier = cut_off_run(config, seed, arguments) if trainer == OURS else None
+        record, curves = train(
+            config, seed, peer if trainer == PEER else None, arguments, arguments.demonstrations, earlier
+        )
         save(record, curves, arguments.folder)
         print(json.dumps(record), flush=True)
     write_results(arguments.folder, arguments.page)

@@ -34,7 +34,7 @@ from pathlib import Path
 
 import yaml
 from client_speed import free_port
-from trainers import CONFIGS, decisions, interrupt, player_of
+from trainers import CONFIGS, accept_interrupts, decisions, interrupt, player_of
 
 ROWS = (
     ("ppo", "3DBall"),
@@ -79,6 +79,7 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
         command += ["--no-graphics", "--run-id=run", f"--results-dir={folder}/results", "--seed=1"]
         if mode == "worker":
             command.append(f"--num-workers={num_envs}")
+        accept_interrupts()
         with open(folder / "output", "w+") as output:
             trainer = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 

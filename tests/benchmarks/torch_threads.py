@@ -39,6 +39,7 @@ def model_of(name: str) -> PPO | SAC:
     """Return the model of a configuration on its scene, with enough experience for an update."""
     tree = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
     behavior, settings = next(iter(tree["behaviors"].items()))
+    settings = {**tree.get("default_settings", {}), **settings}
     hyperparameters, network = settings["hyperparameters"], dict(settings["network_settings"])
     network |= network.pop("memory", None) or {}
     network.pop("deterministic", None)

@@ -87,6 +87,15 @@ def decisions(folder: Path) -> int:
     return sum(int(np.fromfile(path, np.int64).sum()) for path in folder.glob("*.decisions"))
 
 
+def accept_interrupts() -> None:
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt, so that a benchmark that is stopped stops its trainer.
+
+    A shell script starts background commands with SIGINT ignored, which the trainer would inherit.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+
+
 def interrupt(trainer: subprocess.Popen[Any]) -> None:
     """Act as Ctrl-C in a terminal, on a process that leads a session: mlagents-learn does not end its own processes."""
     if trainer.poll() is None:
@@ -100,8 +109,7 @@ def summaries(command: list[str], limit: float, folder: Path | None = None) -> G
     """
     started = time.perf_counter()
     lines = []
-    # A shell script starts background commands with SIGINT ignored, which the trainer would inherit.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    accept_interrupts()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, start_new_session=True
     ) as trainer:

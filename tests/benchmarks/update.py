@@ -26,6 +26,7 @@ import json
 import math
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -159,7 +160,9 @@ class BareSAC:
         )
         buffer = model.replay_buffer
         columns = {name: torch.from_numpy(array[: buffer._filled]) for name, array in buffer._arrays.items()}
-        assert buffer.sequence_length == 1
+        spec = self.spec = model.policy.adapter.spec.action_spec
+        if buffer.sequence_length > 1 or spec.discrete_size > 1 or (spec.continuous_size and spec.discrete_size):
+            sys.exit("the bare loop of SAC has no LSTM, and either continuous actions or one branch of discrete ones")
         sensors = [columns[f"observation_{index}"] for index in range(buffer._sensors)]
         self.seen, self.following = [policy.body.prepare([column[:, step] for column in sensors]) for step in (0, 1)]
         self.masks, self.next_masks = columns["mask"][:, 0], columns["mask"][:, 1]

@@ -87,11 +87,12 @@ class _Scenery(NamedTuple):
 
 
 class _Sensor(NamedTuple):
-    """Position (m), cosine and sine of the yaw, and scale of a sensor."""
+    """Position (m), yaw (rad) with its cosine and sine, and scale of a sensor."""
 
     x: float
     y: float
     z: float
+    yaw: float
     cos: float
     sin: float
     scale: float
@@ -144,7 +145,8 @@ def _see(
     distances = np.empty((size, size))
     for k in range(len(area)):
         distances[:] = inf
-        sensor = _Sensor(position[0, k], position[1, k], position[2, k], cos(yaw[k]), sin(yaw[k]), scale[k])
+        x, y, z = position[:, k]
+        sensor = _Sensor(x, y, z, yaw[k], cos(yaw[k]), sin(yaw[k]), scale[k])
         for thing in range(channel.shape[1]):
             thing_channel = channel[area[k], thing]
             if thing == own[k] or thing_channel < 0 or not visible[area[k], thing]:
@@ -153,7 +155,7 @@ def _see(
             above = max(above - half_height, 0.0)
             if above > scenery.rounding[area[k], thing]:
                 continue
-            seen = _from_sensor(scenery, area[k], thing, sensor, yaw[k], above)
+            seen = _from_sensor(scenery, area[k], thing, sensor, above)
             reach = abs(seen.cos) * seen.half_x + abs(seen.sin) * seen.half_z + seen.radius + seen.cell
             first_row, last_row = _first(edge - seen.side - reach, size), _last(edge - seen.side + reach, size)
             if first_row > last_row:
@@ -184,12 +186,12 @@ def _last(place: float, size: int) -> int:
 
 
 @inner_kernel
-def _from_sensor(scenery: _Scenery, area: int, thing: int, sensor: _Sensor, yaw: float, above: float) -> _Thing:
-    """Return a thing in the axes of a sensor; `yaw`: the sensor's; `above`: m from the cells up or down to its box."""
+def _from_sensor(scenery: _Scenery, area: int, thing: int, sensor: _Sensor, above: float) -> _Thing:
+    """Return a thing in the axes of a sensor; `above`: m from the cells up or down to its box."""
     x, z = scenery.center[0, area, thing] - sensor.x, scenery.center[2, area, thing] - sensor.z
     unit = 1 / (sensor.scale * _CELL)
     half_x, half_z = scenery.half[0, area, thing], scenery.half[2, area, thing]
-    turn = scenery.yaw[area, thing] - yaw if half_x > 0 or half_z > 0 else 0.0
+    turn = scenery.yaw[area, thing] - sensor.yaw if half_x > 0 or half_z > 0 else 0.0
     rounding = scenery.rounding[area, thing]
     return _Thing(
         (sensor.cos * x - sensor.sin * z) * unit,
