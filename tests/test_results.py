@@ -55,7 +55,7 @@ def test_a_run_is_written_as_a_line_a_curve_and_a_row(tmp_path: Path) -> None:
     assert [row[2] for row in rows if row[2] != "not run yet"] == [basic[2]]
 
 
-def test_a_run_that_a_limit_ended_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_run_that_a_limit_ended_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     script = [sys.executable, str(BENCHMARKS / "learning.py"), "ppo/Basic", "--folder", str(tmp_path)]
     script += ["--page", str(tmp_path / "page.md"), "--results", str(tmp_path / "results")]
     parts = []
@@ -63,7 +63,7 @@ def test_a_run_that_a_limit_ended_goes_on_from_its_checkpoint(tmp_path: Path) ->
         subprocess.run([*script, "--steps", str(steps)], check=True, timeout=200)
         parts += results.read_runs(tmp_path)
     first, whole = parts
-    assert whole["continued"] == [first["commit"]]
+    assert whole["resumed"] == [first["commit"]]
     assert whole["seconds"] > first["seconds"]
     curve = learning.read_curve(tmp_path, whole)["Basic"]
     assert [each.steps for each in curve] == [2000, 4000]

@@ -10,8 +10,8 @@ the mean of the last `STEADY` summaries of each behavior reaches the documented 
 `max_steps` are made, or with `--steps` or `--minutes`. `--all` trains each configuration with seed 0, and with seeds 1
 and 2 where that took less than 30 minutes. A finished run is one line of `learning/runs.jsonl` and one learning curve,
 `learning/curves/*.csv`; an interrupted run leaves neither and starts again. With `--results FOLDER`, a run of
-`unity-learn` that a limit ended goes on from its checkpoint in that folder when the command is repeated with a larger
-limit; its times and its curve continue. `PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
+`unity-learn` that a limit ended resumes from its checkpoint in that folder when the command is repeated with a larger
+limit; its times and curve continue. `PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ def train(
     :param limits: Timesteps per behavior (`steps`, None for those of the configuration), `minutes` and the folder that
         keeps the run (`results`, None for none).
     :param demonstrations: Folder of the `.demo` files that the configuration reads.
-    :param earlier: The part of the run that goes on; None starts a new run.
+    :param earlier: The part of the run to resume; None starts a new run.
     """
     path = CONFIGS / f"{config}.yaml"
     trainer = OURS if peer_learn is None else PEER
     cut_off, curves = earlier or ({}, {})
     spent = cut_off.get("seconds", 0)
-    resumed = set(curves)  # behaviors without a new summary yet
+    unseen = set(curves)  # behaviors without a new summary
     before, started, loads = _processor_seconds(), time.perf_counter(), [os.getloadavg()[0]]
     end = "max_steps"
     with tempfile.TemporaryDirectory() as name:
@@ -111,8 +111,8 @@ def train(
         with closing(summaries(command, 60 * limits.minutes - spent, folder)) as lines:
             for each in lines:
                 each = each._replace(seconds=each.seconds + spent)
-                if each.behavior in resumed:  # from a checkpoint that may be older than the last summaries
-                    resumed.remove(each.behavior)
+                if each.behavior in unseen:  # from a checkpoint that may be older than the last summaries
+                    unseen.remove(each.behavior)
                     curves[each.behavior] = [old for old in curves[each.behavior] if old.steps < each.steps]
                 curves.setdefault(each.behavior, []).append(each)
                 loads.append(os.getloadavg()[0])
@@ -129,7 +129,7 @@ def train(
         if seconds < 60 * limits.minutes:
             sys.exit(f"{config}, seed {seed}: the trainer ended before its steps were made and before the time limit")
         end = "time limit"
-    parts = {"continued": [*cut_off.get("continued", []), cut_off["commit"]]} if cut_off else {}
+    parts = {"resumed": [*cut_off.get("resumed", []), cut_off["commit"]]} if cut_off else {}
     record = {
         "config": config,
         "trainer": trainer,
@@ -155,9 +155,9 @@ def train(
 
 
 def cut_off_run(config: str, seed: int, limits: argparse.Namespace) -> Run | None:
-    """Return the line and the summaries of a run of `unity-learn` that has a checkpoint to go on from.
+    """Return the line and the summaries of a run of `unity-learn` that has a checkpoint to resume from.
 
-    :param limits: Those of the run that goes on, with the folder of the runs (`results`) and that of their lines
+    :param limits: Those of the resumed run, with the folder of the runs (`results`) and that of their lines
         (`folder`).
     :return: None if there is no such run, or if its limits were as large.
     """

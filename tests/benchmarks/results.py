@@ -71,8 +71,8 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
   their own numbers of players and areas, which their page names with their commands.
 
 Each run with its command and curve is a line of `tests/benchmarks/learning/runs.jsonl`, with the commit of the code or,
-for figures with a source, the commit that recorded them. A run that went on after a limit names the commits of its
-earlier parts (`continued`).
+for figures with a source, the commit that recorded them. A resumed run names the commits of its earlier parts
+(`resumed`).
 """
 
 
