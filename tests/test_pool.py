@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import struct
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -119,6 +120,47 @@ def test_reset_waits_for_a_behavior_that_appears_late(tmp_path: Path) -> None:
     env.close()
     with pytest.raises(InvalidValueError, match=r"no behavior 'Never' .* within 100 exchanges; it has .*'Solo.team=0'"):
         unity_gym.parallel_env(behavior="Never", **options)
+
+
+def silent_build(folder: Path, after: str = "") -> str:
+    """Return a build that never connects, and runs the shell command `after` before it falls silent."""
+    build = folder / "silent.x86_64"
+    build.write_text(f"#!/bin/sh\ncd {folder}\necho $$ >> started\n{after}\nexec sleep 300\n")
+    build.chmod(0o755)
+    (folder / "started").touch()
+    return str(build)
+
+
+def assert_launches_have_ended(folder: Path) -> None:
+    """Check that no launch waits in a thread and no silent build runs."""
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPoolExecutor")]
+    for number in (folder / "started").read_text().split():
+        assert not psutil.pid_exists(int(number))
+
+
+def test_a_player_that_cannot_be_launched_ends_the_launches_of_the_others(tmp_path: Path) -> None:
+    build = silent_build(tmp_path, "mkdir first || exit 3")
+    started = time.monotonic()
+    with pytest.raises(PlayerError, match="ended with exit code 3"):
+        PlayerPool(PlayerOptions(file_name=build, timeout_wait=60), n_instances=3)
+    assert time.monotonic() - started < 30
+    assert_launches_have_ended(tmp_path)
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.05, 0.3])
+def test_ctrl_c_while_players_start_ends_their_launches(tmp_path: Path, seconds: float) -> None:
+    options = PlayerOptions(file_name=silent_build(tmp_path), timeout_wait=60)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    started = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        with pytest.raises(KeyboardInterrupt):
+            PlayerPool(options, n_instances=2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - started < 30
+    assert_launches_have_ended(tmp_path)
 
 
 # --- Stepping players independently -----------------------------------------------------------------------------------

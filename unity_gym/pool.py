@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -65,6 +67,23 @@ class _Guard:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._pool._is_interrupted = self._outer
+
+
+class _PoolPlayer(UnityEnvironment):
+    """Player of a pool, which stops waiting once the pool cannot be made.
+
+    :param is_pool_abandoned: Set once another player could not be launched or the caller was interrupted.
+    :param options: Parameters of `UnityEnvironment`.
+    """
+
+    def __init__(self, is_pool_abandoned: threading.Event, **options: Any) -> None:
+        self._is_pool_abandoned = is_pool_abandoned
+        super().__init__(**options)
+
+    def _check(self) -> None:
+        if self._is_pool_abandoned.is_set():
+            raise CancelledError
+        super()._check()
 
 
 class PlayerPool:
@@ -140,15 +159,33 @@ class PlayerPool:
         seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if options.seed is None else options.seed
         wire_seed(seed)
         self._display = VirtualDisplay() if options.display == "xvfb" else None
+        self._is_abandoned = threading.Event()
         try:
-            with ThreadPoolExecutor(n_instances) as starters:  # a build takes seconds to start
-                launches = [starters.submit(self._launch, w, seed + w) for w in range(n_instances)]
-            self.players += [launch.result() for launch in launches if launch.exception() is None]
-            for launch in launches:
-                launch.result()  # raises the error of the launch
+            self._launch_players(n_instances, seed)
         except BaseException:
             self.close()
             raise
+
+    def _launch_players(self, n_instances: int, seed: int) -> None:
+        """Launch all players at the same time, as a build takes seconds to start.
+
+        An error or an interrupt ends the other launches: they would delay it until their time-outs.
+        """
+        starters = ThreadPoolExecutor(n_instances)
+        launches: list[Future[UnityEnvironment]] = []
+        try:
+            for worker in range(n_instances):
+                launches.append(starters.submit(self._launch, worker, seed + worker))  # an interrupt keeps the others
+            ended = wait(launches, return_when=FIRST_EXCEPTION).done
+            for launch in launches:
+                if launch in ended:
+                    launch.result()  # raises the error of the launch
+        except BaseException:
+            self._is_abandoned.set()
+            raise
+        finally:
+            starters.shutdown()
+            self.players += [launch.result() for launch in launches if launch.exception() is None]
 
     def _launch(self, worker: int, seed: int) -> UnityEnvironment:
         options = self.options
@@ -158,8 +195,12 @@ class PlayerPool:
         if options.file_name is None or str(options.file_name).startswith(EMBEDDED) or no_graphics is False:
             return self._start(worker, seed, no_graphics=bool(no_graphics))
         player = self._start(worker, seed, no_graphics=True)
-        player.reset()
-        blank = _blank_cameras(player)
+        try:
+            player.reset()
+            blank = _blank_cameras(player)
+        except BaseException:
+            player.close()
+            raise
         if not blank:
             self._probed.add(worker)
             return player
@@ -196,8 +237,9 @@ class PlayerPool:
             self.rendering[worker] = RenderingChannel()
             self.rendering[worker].draw(self._areas_to_draw)
             channels.append(self.rendering[worker])
-        return UnityEnvironment(
-            options.file_name,
+        return _PoolPlayer(
+            self._is_abandoned,
+            file_name=options.file_name,
             worker_id=worker,
             base_port=options.base_port,
             seed=seed,
