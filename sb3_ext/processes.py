@@ -36,6 +36,7 @@ class ProcessChannel:
 
     def __init__(self, number: int, arguments: SamplerArguments) -> None:
         self._number = number
+        self._has_started = False  # with the first response
         context = multiprocessing.get_context("spawn")
         self.connection, remote_end = context.Pipe()
         name = f"sampler-{number}"
@@ -63,7 +64,9 @@ class ProcessChannel:
     def receive(self) -> Any:
         """See `Channel`."""
         try:
-            return self.connection.recv()
+            answer = self.connection.recv()
+            self._has_started = True
+            return answer
         except (EOFError, OSError) as error:
             self._process.join(_END_TIMEOUT)
             raise SamplerLostError(
@@ -77,11 +80,13 @@ class ProcessChannel:
 
     def close(self) -> None:
         """See `Channel`."""
-        self.end()
         try:
-            self._process.join(_END_TIMEOUT)
-        finally:  # also after Ctrl-C
+            if self._has_started:
+                self.end()
+                self._process.join(_END_TIMEOUT)
+        finally:  # also after Ctrl-C; the players of a killed process end by themselves
             self._process.kill()
+            self._process.join()
             self.connection.close()
 
 

@@ -469,12 +469,15 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     assert not psutil.wait_procs(players, timeout=10)[1]
 
 
+@pytest.mark.parametrize("flags", [[], ["--num-envs", "2", "--num-workers", "2"]], ids=["here", "workers"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_while_players_start_ends_the_run_at_once(tmp_path: Path, number: int, code: int) -> None:
+def test_a_signal_while_players_start_ends_the_run_at_once(
+    tmp_path: Path, number: int, code: int, flags: list[str]
+) -> None:
     build = tmp_path / "silent.x86_64"
     build.write_text("#!/bin/sh\necho started > started\nexec sleep 300\n")
     build.chmod(0o755)
-    process = start(tmp_path, config(tmp_path), "--env", str(build), "--timeout-wait", "120")
+    process = start(tmp_path, config(tmp_path), "--env", str(build), "--timeout-wait", "120", *flags)
     try:
         deadline = time.monotonic() + 60
         while not (started := list(tmp_path.rglob("started"))) and time.monotonic() < deadline:
