@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import platform
 import queue
 import socket
@@ -42,6 +41,7 @@ from stand_in_player import (
 )
 
 TIMEOUT = 60  # seconds that a client waits for the player
+COMPARED = {"ours": ("bare", "peer"), "vec_env": ("ours",)}  # clients whose speeds are divided
 PLAYER = str(Path(__file__).with_name("stand_in_player.py"))
 
 
@@ -221,7 +221,7 @@ def check_same_content(workload: str, contents: dict[str, Any]) -> None:
 
 
 def compare(workload: str, pythons: dict[str, str], seconds: float, rounds: int) -> dict[str, str]:
-    """Print the table of one workload and return the versions that each client ran with."""
+    """Print the rows of one workload and return the versions that each client ran with."""
     results: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
     clients = {}
     try:
@@ -242,14 +242,17 @@ def compare(workload: str, pythons: dict[str, str], seconds: float, rounds: int)
     for name, bursts in results.items():
         speeds = [burst["speed"] for burst in bursts]
         cpu = statistics.median(burst["cpu"] for burst in bursts)
-        columns = f"{min(speeds):8.0f} {statistics.median(speeds):8.0f} {max(speeds):8.0f}"
-        print(f"{workload:16} {name:7} {columns} {cpu:9.0f}", flush=True)
-    for one, other in (("ours", "bare"), ("ours", "peer"), ("vec_env", "ours")):
-        if {one, other} <= results.keys():
-            pairs = zip(results[one], results[other], strict=True)
-            low, middle, high = statistics.quantiles([a["speed"] / b["speed"] for a, b in pairs])
-            print(f"{workload:16} {one}/{other} {middle:.2f} (quartiles {low:.2f}, {high:.2f})", flush=True)
+        range_of_speeds = f"{statistics.median(speeds):.0f} ({min(speeds):.0f} to {max(speeds):.0f})"
+        ratios = [ratio(name, other, results) for other in COMPARED.get(name, ()) if other in results]
+        print(f"| `{workload}` | {name} | {range_of_speeds} | {cpu:.0f} | {'; '.join(ratios)} |", flush=True)
     return {name: end["context"] for name, end in ends.items()}
+
+
+def ratio(client: str, other: str, results: dict[str, list[dict[str, float]]]) -> str:
+    """Return the ratio of the speeds of two clients, with its quartiles."""
+    pairs = zip(results[client], results[other], strict=True)
+    low, middle, high = statistics.quantiles([a["speed"] / b["speed"] for a, b in pairs])
+    return f"{middle:.2f} of {other} ({low:.2f} to {high:.2f})"
 
 
 def main() -> None:
@@ -265,16 +268,13 @@ def main() -> None:
 
     pythons = dict.fromkeys(MEASURES, sys.executable) | {"peer": arguments.peer_python}
     if not arguments.peer_python:
-        print("no --peer-python: mlagents_envs is not measured")
+        print("no --peer-python: mlagents_envs is not measured", file=sys.stderr)
         del pythons["peer"]
     pythons = {client: python for client, python in pythons.items() if client in (arguments.client or pythons)}
-    print(f"{arguments.rounds} rounds of {arguments.seconds:g} s; {platform.machine()}, {os.cpu_count()} processors")
-    print(f"{'workload':16} {'client':7} {'min':>8} {'median':>8} {'max':>8} {'CPU':>9}")
-    print(f"{'':24} {'steps/s':>8} {'steps/s':>8} {'steps/s':>8} {'us/step':>9}")
+    print("| workload | client | steps/s | CPU per step, µs | ratio of neighboring bursts |\n|---|---|---|---|---|")
     for workload in arguments.workload or WORKLOADS:
         versions = compare(workload, pythons, arguments.seconds, arguments.rounds)
-    for client, version in versions.items():
-        print(f"{client}: {version}")
+    print("\n" + "; ".join(f"{client}: {version}" for client, version in versions.items()))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file_name = launcher(Path(folder), arguments.workload, arguments.tick / 1000)
-        print(f"{'players':>7} {'stepping':14} {'steps/s':>9} {'times one':>10}   (medians)")
+        print("| stepping | players | steps/s | of one player |\n|---|---|---|---|")
         for name, advance in (("step_once", step_once), ("send/receive", send_receive)):
             speeds: dict[int, list[float]] = {players: [] for players in arguments.players}
             for _ in range(arguments.rounds):
@@ -100,7 +100,7 @@ def main() -> None:
             one = speeds[arguments.players[0]]
             for players, measured in speeds.items():
                 ratio = statistics.median(a / b for a, b in zip(measured, one, strict=True))
-                print(f"{players:7} {name:14} {statistics.median(measured):9.0f} {ratio:10.2f}", flush=True)
+                print(f"| {name} | {players} | {statistics.median(measured):.0f} | {ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

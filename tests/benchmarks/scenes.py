@@ -105,6 +105,8 @@ def main() -> None:
     if arguments.once:
         print(measure(arguments.scenes[0], arguments.areas, arguments.seconds))
         return
+    other = "| there | ratio " if arguments.against else ""
+    print(f"| scene | timesteps/s {other}|\n|---|---{'|---|---' if other else ''}|")
     checkouts = [_HERE, *([arguments.against.resolve()] if arguments.against else [])]
     for name in arguments.scenes:
         rates: dict[Path, list[float]] = {checkout: [] for checkout in checkouts}
@@ -112,10 +114,10 @@ def main() -> None:
             for checkout, found in rates.items():
                 found.append(measure_in(checkout, name, arguments.areas, arguments.seconds))
         medians = [statistics.median(found) for found in rates.values()]
-        text = f"{name:24}{medians[0]:12,.0f} timesteps/s"
+        figures = [f"{median:,.0f}" for median in medians]
         if arguments.against:
-            text += f"{medians[1]:12,.0f} there {medians[0] / medians[1]:8.1f} times"
-        print(text, flush=True)
+            figures.append(f"{medians[0] / medians[1]:.1f}")
+        print(f"| {name} | {' | '.join(figures)} |", flush=True)
 
 
 if __name__ == "__main__":

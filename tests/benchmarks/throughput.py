@@ -143,7 +143,7 @@ def main() -> None:
         best = max((medians[mode] for mode in modes if mode in TODAY), default=math.nan)
         ratios.append(best / medians.get("mlagents-learn", math.nan))
         print(f"| {row} | {' | '.join(cells)} | {ratios[-1]:.2f} |", flush=True)
-    print(f"geometric mean of the ratios: {statistics.geometric_mean(ratios):.2f}")
+    print(f"\ngeometric mean of the ratios: {statistics.geometric_mean(ratios):.2f}")
 
 
 if __name__ == "__main__":

@@ -169,9 +169,6 @@ class BareSAC:
         self.actions, self.ends = columns["action"][:, 0], columns["terminated"].float()
         self.rewards = columns["reward"] + columns["group_reward"]
         self.batch_size, self.tau, self.gamma = model.batch_size, model.tau, model.gamma
-        self.spec = policy.adapter.spec.action_spec
-        assert not (self.spec.continuous_size and self.spec.discrete_size)
-        assert self.spec.discrete_size <= 1
 
     def step(self) -> None:
         """Make one gradient step."""
@@ -292,7 +289,7 @@ def main() -> None:
         for threads in arguments.threads:
             print(measure(name, threads, arguments.rounds), flush=True)
     if arguments.peer_python:
-        print(f"POCA of mlagents-learn, 32 × 3 agents: {peers_update(arguments.peer_python, 32):.2f} s per update")
+        print(f"\nPOCA of mlagents-learn, 32 × 3 agents: {peers_update(arguments.peer_python, 32):.2f} s per update")
 
 
 if __name__ == "__main__":
