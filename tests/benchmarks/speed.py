@@ -1,6 +1,6 @@
 """Measure the speed of all parts, and write the page of the documentation with the tables.
 
-python tests/benchmarks/speed.py                            # all parts, 40 minutes on two cores
+python tests/benchmarks/speed.py                            # all parts, 25 minutes on two cores
 python tests/benchmarks/speed.py --peer PEER                # compared with Unity's packages
 python tests/benchmarks/speed.py --parts client scenes      # measure these again
 python tests/benchmarks/speed.py --parts                    # measure nothing, write the page
