@@ -453,18 +453,19 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
 
         # J(Q) = ½ (Q − y)², averaged over the reward signals
         states, _ = policy.critic.observe(batch.inputs, memory, batch.length, policy.previous_actions(batch.actions))
-        done = batch.actions
-        q = policy.critic(states, done[:, : action.continuous_size] if action.continuous_size else None)
+        taken = batch.actions
+        every_q = policy.critic(states, taken[:, : action.continuous_size] if action.continuous_size else None)
         if action.discrete_size:
-            indices = done[:, action.continuous_size :].to(torch.int64) + self._branch_offsets
-            q = q.gather(3, indices[:, None].expand(2, -1, q.shape[2], -1)).mean(3)
+            indices = taken[:, action.continuous_size :].to(torch.int64) + self._branch_offsets
+            q = every_q.gather(3, indices[:, None].expand(2, -1, every_q.shape[2], -1)).mean(3)
         else:
-            q = q.squeeze(3)
+            q = every_q.squeeze(3)
         q_losses = 0.5 * batch.means((q - target).square(), 1, 2)
 
         # J(π) = −V(s), for the actor alone
         continuous, log_prob = current.rsample(self._noise(minibatch, part))
-        values = self._soft_value(policy.critic(states.detach(), continuous), current, log_prob, alpha)
+        sampled_q = every_q.detach() if continuous is None else policy.critic(states.detach(), continuous)
+        values = self._soft_value(sampled_q, current, log_prob, alpha)
         policy_loss = -batch.mean(values)
 
         # J(α) = −log α · (log π + target entropy)
