@@ -74,6 +74,9 @@ def test_a_run_that_a_limit_ended_resumes_from_its_checkpoint(tmp_path: Path) ->
     assert (found := learning.cut_off_run("ppo/Basic", 0, limits)) is not None
     assert found[0] == whole
     assert learning.cut_off_run("ppo/Basic", 1, limits) is None
+    # another run of the same seed, whose checkpoint is not in this folder
+    learning.save(run(steps=2000), {}, tmp_path, None)
+    assert learning.cut_off_run("ppo/Basic", 0, limits) is None
 
 
 def test_a_row_has_the_range_of_all_seeds() -> None:
@@ -118,7 +121,7 @@ def test_unfinished_runs_are_repeated_and_short_ones_get_more_seeds() -> None:
 
 def test_a_run_replaces_the_equal_one_and_keeps_the_others(tmp_path: Path) -> None:
     for reward, seed in ((0.1, 0), (0.2, 1), (0.3, 0)):
-        learning.save(run(reward=reward, seed=seed), {}, tmp_path)
+        learning.save(run(reward=reward, seed=seed), {}, tmp_path, None)
     assert [(line["seed"], line["reward"]["Basic"]) for line in results.read_runs(tmp_path)] == [(1, 0.2), (0, 0.3)]
 
 

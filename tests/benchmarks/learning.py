@@ -102,6 +102,7 @@ def train(
         folder = Path(name)
         (folder / "demonstrations").symlink_to(demonstrations.resolve())
         results = (limits.results or folder / "results").resolve()
+        _line_file(results, config, trainer, seed).unlink(missing_ok=True)  # an interrupted run has none
         flags = [f"--seed={seed}", f"--run-id={_name(config, trainer, seed)}", f"--results-dir={results}"]
         flags.append("--resume" if earlier else "--force")
         if peer_learn is None:
@@ -159,14 +160,15 @@ def cut_off_run(config: str, seed: int, limits: argparse.Namespace) -> Run | Non
 
     :param limits: Those of the resumed run, with the folder of the runs (`results`) and that of their lines
         (`folder`).
-    :return: None if there is no such run, or if its limits were as large.
+    :return: None if there is no such run, it was interrupted, or its limits were as large.
     """
-    if limits.results is None or not (limits.results / _name(config, OURS, seed) / "configuration.yaml").exists():
+    path = None if limits.results is None else _line_file(limits.results, config, OURS, seed)
+    if path is None or not path.exists():
         return None
-    for run in read_runs(limits.folder):
-        if _key(run) == (config, OURS, seed) and "until" not in run:
-            return None if is_finished(run, limits.minutes, limits.steps) else (run, read_curve(limits.folder, run))
-    return None
+    run = json.loads(path.read_text(encoding="utf-8"))
+    if run not in read_runs(limits.folder) or is_finished(run, limits.minutes, limits.steps):
+        return None
+    return run, read_curve(limits.folder, run)
 
 
 def read_curve(folder: Path, run: dict[str, Any]) -> dict[str, list[Summary]]:
@@ -188,6 +190,11 @@ def read_curve(folder: Path, run: dict[str, Any]) -> dict[str, list[Summary]]:
 def _name(config: str, trainer: str, seed: int) -> str:
     """Return the name of a run's files, which differs for each run."""
     return f"{config.replace('/', '-')}-{trainer}-{seed}"
+
+
+def _line_file(results: Path, config: str, trainer: str, seed: int) -> Path:
+    """Return the file next to a run's folder with the line that belongs to its checkpoint."""
+    return results / f"{_name(config, trainer, seed)}.json"
 
 
 def _own_command(config: str, seed: int, peer_learn: str | None, limits: argparse.Namespace) -> str:
@@ -216,8 +223,11 @@ def _processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def save(record: dict[str, Any], curves: dict[str, list[Summary]], folder: Path) -> None:
-    """Write the learning curve of a finished run, then its line, which replaces that of an earlier equal run."""
+def save(record: dict[str, Any], curves: dict[str, list[Summary]], folder: Path, results: Path | None) -> None:
+    """Write the learning curve of a finished run, then its line, which replaces that of an earlier equal run.
+
+    :param results: Folder that keeps the run, and its line to resume it; None for none.
+    """
     curve = Path("curves", f"{_name(*_key(record))}.csv")
     (folder / curve.parent).mkdir(parents=True, exist_ok=True)
     with (folder / curve).open("w", newline="", encoding="utf-8") as file:
@@ -232,6 +242,8 @@ def save(record: dict[str, Any], curves: dict[str, list[Summary]], folder: Path)
     partial = folder / f"{RUNS}.partial"
     partial.write_text("".join(json.dumps(run) + "\n" for run in [*runs, record]), encoding="utf-8")
     partial.replace(folder / RUNS)
+    if results is not None:
+        _line_file(results, *_key(record)).write_text(json.dumps(record), encoding="utf-8")
 
 
 def _key(run: dict[str, Any]) -> tuple[str, str, int]:
@@ -308,7 +320,7 @@ def main() -> None:
         record, curves = train(
             config, seed, peer if trainer == PEER else None, arguments, arguments.demonstrations, earlier
         )
-        save(record, curves, arguments.folder)
+        save(record, curves, arguments.folder, arguments.results)
         print(json.dumps(record), flush=True)
     write_results(arguments.folder, arguments.page)
 
