@@ -13,33 +13,28 @@ Data flow of one decision and its outcome:
 8. The new weights are sent to the samplers, with the next version (`placement`, `training`).
 """
 
+from __future__ import annotations
+
 import os
+from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-_missing = [
-    name for name in ("torch", "stable_baselines3", "sb3_contrib", "pydantic", "onnx") if find_spec(name) is None
-]
-if _missing:
-    raise ModuleNotFoundError(f"sb3_ext needs {', '.join(_missing)}: install the extra, pip install 'unity-gym[sb3]'")
-
-if "OMP_WAIT_POLICY" not in os.environ:
-    # Read by torch at its import: how often threads look for each other before they leave their cores; see `hardware`.
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
-
-from sb3_ext.bc import BC, Teacher
-from sb3_ext.callbacks import StatsCallback
-from sb3_ext.fixed import FixedModel
-from sb3_ext.imitation import BehavioralCloning
-from sb3_ext.multi_behavior import MultiBehaviorTraining
-from sb3_ext.onnx_policy import OnnxPolicy
-from sb3_ext.poca import POCA
-from sb3_ext.ppo import PPO, SB3_COMPAT
-from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic
-from sb3_ext.sac import SAC
-from sb3_ext.self_play import SelfPlay
-from sb3_ext.self_play_env import SelfPlayCallback, SelfPlayVecEnv
-from sb3_ext.vec_env import UnityVecEnv
-from sb3_ext.workers import RayWorkers, Workers
+if TYPE_CHECKING:
+    from sb3_ext.bc import BC, Teacher
+    from sb3_ext.callbacks import StatsCallback
+    from sb3_ext.fixed import FixedModel
+    from sb3_ext.imitation import BehavioralCloning
+    from sb3_ext.multi_behavior import MultiBehaviorTraining
+    from sb3_ext.onnx_policy import OnnxPolicy
+    from sb3_ext.poca import POCA
+    from sb3_ext.ppo import PPO, SB3_COMPAT
+    from sb3_ext.reward_signals import GAIL, RND, Curiosity, Extrinsic
+    from sb3_ext.sac import SAC
+    from sb3_ext.self_play import SelfPlay
+    from sb3_ext.self_play_env import SelfPlayCallback, SelfPlayVecEnv
+    from sb3_ext.vec_env import UnityVecEnv
+    from sb3_ext.workers import RayWorkers, Workers
 
 __all__ = [
     "BC",
@@ -64,3 +59,48 @@ __all__ = [
     "UnityVecEnv",
     "Workers",
 ]
+
+_MODULES = {
+    "BC": "bc",
+    "GAIL": "reward_signals",
+    "POCA": "poca",
+    "PPO": "ppo",
+    "RND": "reward_signals",
+    "SAC": "sac",
+    "SB3_COMPAT": "ppo",
+    "BehavioralCloning": "imitation",
+    "Curiosity": "reward_signals",
+    "Extrinsic": "reward_signals",
+    "FixedModel": "fixed",
+    "MultiBehaviorTraining": "multi_behavior",
+    "OnnxPolicy": "onnx_policy",
+    "RayWorkers": "workers",
+    "SelfPlay": "self_play",
+    "SelfPlayCallback": "self_play_env",
+    "SelfPlayVecEnv": "self_play_env",
+    "StatsCallback": "callbacks",
+    "Teacher": "bc",
+    "UnityVecEnv": "vec_env",
+    "Workers": "workers",
+}
+
+_missing = [
+    name for name in ("torch", "stable_baselines3", "sb3_contrib", "pydantic", "onnx") if find_spec(name) is None
+]
+if _missing:
+    raise ModuleNotFoundError(f"sb3_ext needs {', '.join(_missing)}: install the extra, pip install 'unity-gym[sb3]'")
+
+if "OMP_WAIT_POLICY" not in os.environ:
+    # Read by torch at its import: how often threads look for each other before they leave their cores; see `hardware`.
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+
+
+def __getattr__(name: str) -> object:
+    """Import a class on first use, so that the command line answers before torch is imported."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"sb3_ext.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

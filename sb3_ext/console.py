@@ -12,7 +12,6 @@ from importlib import metadata
 from typing import Any, TextIO
 
 import numpy as np
-import torch
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 from unity_gym.environment import UnityEnvironment
@@ -78,7 +77,7 @@ def version_text() -> str:
     versions = {
         "unity-gym": metadata.version("unity-gym"),
         "Communicator API": UnityEnvironment.API_VERSION,
-        "PyTorch": torch.__version__,
+        "PyTorch": metadata.version("torch"),
     }
     return " Version information:\n" + ",\n".join(f"  {name}: {version}" for name, version in versions.items())
 

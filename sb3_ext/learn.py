@@ -1,4 +1,7 @@
-"""The command `unity-learn`: train the behaviors of a Unity player with an ML-Agents YAML file."""
+"""The command `unity-learn`: train the behaviors of a Unity player with an ML-Agents YAML file.
+
+Functions import what needs torch, so that help, invalid settings and Ctrl-C do not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from sb3_ext.autotune import autotune
+from sb3_ext.child_processes import preload
 from sb3_ext.console import print_line, version_text
-from sb3_ext.hardware import require_device
-from sb3_ext.inference import run_inference
 from sb3_ext.settings import RunSettings, load
 from sb3_ext.settings.shipped import configuration_file, configuration_names, sweep_names
-from sb3_ext.training import train
 from unity_gym.errors import UnityGymError
 
 # Option, key path in the settings, name of its value ("" for a switch, "[NAME]" if optional) and description.
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = _COMMANDS.get(line[0]) if line else None
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return _learn(line) if command is None else command(line[1:])
+        return _learn(line, owns_process=arguments is None) if command is None else command(line[1:])
     except UnityGymError as error:
         print(f"unity-learn: error: {error}", file=sys.stderr)
     except OSError as error:
@@ -153,8 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1
 
 
-def _learn(line: list[str]) -> int:
-    """Train, or run inference."""
+def _learn(line: list[str], owns_process: bool) -> int:
+    """Train, or run inference.
+
+    :param owns_process: Whether this process runs nothing else.
+    """
     given = vars(make_parser().parse_args(line))
     config = given.pop("config")
     if given.pop("list", False):
@@ -170,10 +173,16 @@ def _learn(line: list[str]) -> int:
         print_line(version_text(), sys.stderr if is_result_alone else None)
         if not settings.checkpoint_settings.inference:
             _require_no_options(options)
+            if owns_process and settings.env_settings.num_workers and settings.ray is None:
+                preload("sb3_ext.training")
+            from sb3_ext.training import train
+
             ended_by = train(settings)
             return 128 + ended_by if ended_by else 0
         if "json" in options and "episodes" not in options:
             raise UnityGymError("--json prints the result of --episodes: give both")
+        from sb3_ext.inference import run_inference
+
         run_inference(settings, options.get("episodes"), options.get("record"), "json" in options)
     except KeyboardInterrupt:
         if not given.get("checkpoint_settings.inference"):
@@ -186,7 +195,10 @@ def _settings(config: str | None, flags: Mapping[str, object]) -> RunSettings:
     """Read the settings, and print warnings about them."""
     with _printed_warnings():
         settings = load(None if config is None else configuration_file(config), flags=flags)
-    require_device(settings.torch_settings.device)
+    if settings.torch_settings.device is not None:
+        from sb3_ext.hardware import require_device
+
+        require_device(settings.torch_settings.device)
     return settings
 
 
@@ -233,6 +245,8 @@ def make_autotune_parser() -> argparse.ArgumentParser:
 def _autotune(line: list[str]) -> int:
     """Propose the fastest arrangement for training."""
     given = vars(make_autotune_parser().parse_args(line))
+    from sb3_ext.autotune import autotune
+
     settings = _settings(given.pop("config"), {name: given[name] for name in given if name != "seconds"})
     autotune(settings, given["seconds"])
     return 0

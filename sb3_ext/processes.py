@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import multiprocessing.connection
 import queue
 import threading
@@ -11,7 +10,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sb3_ext.child_processes import ignore_signals, starting_without_signals
+from sb3_ext.child_processes import ignore_signals, process_context, starting_without_signals
 from sb3_ext.placement import Place, SamplerLostError
 from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 
@@ -37,7 +36,7 @@ class ProcessChannel:
     def __init__(self, number: int, arguments: SamplerArguments) -> None:
         self._number = number
         self._has_started = False  # with the first response
-        context = multiprocessing.get_context("spawn")
+        context = process_context()
         self.connection, remote_end = context.Pipe()
         name = f"sampler-{number}"
         self._process = context.Process(target=_serve, args=(remote_end, arguments), daemon=True, name=name)

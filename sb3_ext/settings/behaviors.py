@@ -21,7 +21,6 @@ from pydantic import (
     model_serializer,
 )
 
-from sb3_ext.plugin_classes import base_trainer, load_signal, load_trainer
 from sb3_ext.plugins import ENCODERS, SIGNALS, Parameter, parameters, plugin_names, takes_any_keyword
 from sb3_ext.plugins import TRAINERS as TRAINER_PLUGINS
 from sb3_ext.settings.blocks import (
@@ -263,6 +262,8 @@ class _Named(NamedTuple):
 def _plugged_signal(given: object) -> object:
     if not isinstance(given, _Named):
         return given
+    from sb3_ext.plugin_classes import load_signal  # imports torch, which only plugins need
+
     signal = load_signal(given.name)
     return _signal_settings(signal).model_validate({} if given.block is None else given.block)  # type: ignore[arg-type]
 
@@ -498,6 +499,8 @@ def trainer_types() -> list[str]:
 @functools.lru_cache
 def _trainer_settings(trainer_type: str, trainer: type) -> type[BehaviorSettings]:
     """Return the settings of a trainer of a plugin: those of its base class, and its own keyword arguments."""
+    from sb3_ext.plugin_classes import base_trainer
+
     name, base = base_trainer(trainer)
     kind: Any = TRAINERS[name].model_fields["hyperparameters"].annotation
     hyperparameters: Any = create_model(trainer.__name__, __base__=kind, **_fields(parameters(trainer, base)))
@@ -513,6 +516,8 @@ def _trainer_settings(trainer_type: str, trainer: type) -> type[BehaviorSettings
 def _plugged_trainer(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
+    from sb3_ext.plugin_classes import load_trainer
+
     name = value["trainer_type"]
     trainer = load_trainer(name)
     return _trainer_settings(name, trainer).model_validate(value)  # type: ignore[arg-type]  # classes are hashable

@@ -91,7 +91,7 @@ def test_the_editor_raises() -> None:
 def test_the_command_reads_settings_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str | None, float]] = []
     monkeypatch.setattr(
-        learn, "autotune", lambda settings, seconds: asked.append((settings.env_settings.env_path, seconds))
+        autotune, "autotune", lambda settings, seconds: asked.append((settings.env_settings.env_path, seconds))
     )
     assert learn.main(["autotune", "ppo/Basic", "--env", "Unity-Basic-v0", "--seconds", "2"]) == 0
     assert asked == [("Unity-Basic-v0", 2)]
