@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -27,11 +27,13 @@ def preload(module: str) -> None:
     command, whose variables do not change. Without effect except on Linux.
     """
     global _context
-    if sys.platform == "linux":
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([module])
-        with starting_without_signals():
-            multiprocessing.forkserver.ensure_running()
+    if sys.platform != "linux":
+        return
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([module])
+    # An error, such as a temporary folder whose name is too long for a socket, leaves the context as it is.
+    with suppress(OSError), starting_without_signals():
+        multiprocessing.forkserver.ensure_running()
         _context = context
 
 

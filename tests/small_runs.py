@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import yaml
 
@@ -48,6 +49,18 @@ def run(folder: Path, file: Path, *flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    """Return the processes that multiprocessing started for a run: its samplers and the learners of other devices."""
+    found = []
+    for child in process.children():
+        command = " ".join(child.cmdline())
+        if "spawn_main" in command:
+            found.append(child)
+        elif "multiprocessing.forkserver" in command:
+            found += child.children()
+    return found
 
 
 def await_line(process: subprocess.Popen[str], part: str) -> None:

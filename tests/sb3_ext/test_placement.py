@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 import psutil
 import pytest
-from small_runs import assert_equal, await_line, run, weights, write
+from small_runs import assert_equal, await_line, run, weights, workers_of, write
 from stable_baselines3.common.utils import set_random_seed
 
 from sb3_ext import PPO, UnityVecEnv, joint
@@ -119,8 +119,7 @@ def test_a_worker_that_dies_counts_as_the_death_of_its_players(tmp_path: Path) -
     await_line(process, "Step: 100.")
 
     def kill_worker() -> None:
-        children = psutil.Process(process.pid).children()
-        (worker,) = (child for child in children if "spawn_main" in " ".join(child.cmdline()))
+        (worker,) = workers_of(psutil.Process(process.pid))
         worker.kill()
 
     kill_worker()

@@ -13,17 +13,15 @@ import psutil
 import pytest
 import torch
 from random_experience import model_of, trajectories
-from small_runs import await_line, run, write
+from small_runs import await_line, run, workers_of, write
 
 from sb3_ext import PPO, SAC
 from sb3_ext.learn import main
 from unity_gym.errors import UnityGymError
 
 
-def learners(process: psutil.Process | None = None) -> list[Any]:
-    if process is None:
-        return [child for child in multiprocessing.active_children() if child.name.startswith("learner-")]
-    return [child for child in process.children() if "spawn_main" in " ".join(child.cmdline())]
+def learners() -> list[Any]:
+    return [child for child in multiprocessing.active_children() if child.name.startswith("learner-")]
 
 
 def updated(kind: type[PPO] | type[SAC], devices: tuple[str, ...]) -> Any:
@@ -100,7 +98,7 @@ def test_a_signal_to_all_processes_saves_once_and_ends_them(tmp_path: Path, numb
     process = run(tmp_path, file, *flags)
     await_line(process, "Step: 600.")
     started = psutil.Process(process.pid).children(recursive=True)
-    children = learners(psutil.Process(process.pid))
+    children = workers_of(psutil.Process(process.pid))
     assert len(children) == 1 + int(workers)
     for child in (*children, psutil.Process(process.pid)):  # as a terminal and a batch system do
         child.send_signal(number)
