@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-import multiprocessing.forkserver
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.context import ForkServerContext, SpawnContext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _context: ForkServerContext | SpawnContext = multiprocessing.get_context("spawn")
@@ -29,11 +31,13 @@ def preload(module: str) -> None:
     global _context
     if sys.platform != "linux":
         return
+    from multiprocessing import forkserver  # Windows does not have it
+
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([module])
     # An error, such as a temporary folder whose name is too long for a socket, leaves the context as it is.
     with suppress(OSError), starting_without_signals():
-        multiprocessing.forkserver.ensure_running()
+        forkserver.ensure_running()
         _context = context
 
 
