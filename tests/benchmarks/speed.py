@@ -130,7 +130,7 @@ def processor() -> str:
 
 def write_page() -> None:
     """Write the page from the stored figures."""
-    lines = [INTRODUCTION]
+    lines = [INTRODUCTION.rstrip()]
     for name, part in PARTS.items():
         path = FIGURES / f"{name}.json"
         if not path.exists():
