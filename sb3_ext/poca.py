@@ -283,7 +283,7 @@ class POCA(PPO):
         groupmate_rewards: bool = True,
         baseline_coef: float = 0.5,
         demonstrations: DemonstrationSource | BehavioralCloning | None = None,
-        rollout: str = "cut",
+        rollout: str | None = None,
         ratio: str = "dimension",
         entropy: str = "unity",
         value_clipping: str = "larger",

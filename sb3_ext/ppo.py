@@ -34,6 +34,7 @@ SelfPPO = TypeVar("SelfPPO", bound="PPO")
 
 SB3_COMPAT: dict[str, Any] = {
     "time_horizon": None,
+    "rollout": "cut",
     "ratio": "action",
     "entropy": "sum",
     "advantage_normalization": "minibatch",
@@ -49,7 +50,7 @@ Override some of them with `**(SB3_COMPAT | {"max_grad_norm": 1})`.
 """
 
 _ALLOWED_VALUES = {
-    "rollout": ("trajectories", "cut"),
+    "rollout": (None, "trajectories", "cut"),
     "ratio": ("dimension", "action"),
     "entropy": ("unity", "sum"),
     "combine_advantages": ("mean", "sum"),
@@ -68,7 +69,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     Paper: https://arxiv.org/abs/1707.06347.
 
     PPO learns on any SB3 `VecEnv`; on an unwrapped `UnityVecEnv`, each agent acts as soon as it requests a decision.
-    A timestep is one decision of one agent. Keyword options default to Unity's variant, except `rollout="cut"`;
+    A timestep is one decision of one agent. Keyword options default to Unity's variant, except `rollout`;
     `SB3_COMPAT` selects Stable-Baselines3's. Parameters of Stable-Baselines3 keep their names: `n_steps` and `gamma`
     set `buffer_size` and `reward_signals`.
 
@@ -100,7 +101,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         demonstration; or a `BehavioralCloning` with its options.
     :param rollout: "cut" cuts all trajectories at `buffer_size` decisions, so that none is older than the policy.
         "trajectories" updates when finished trajectories have more decisions, and leaves the others to the next update,
-        as Unity's trainer does.
+        as Unity's trainer does. None is "trajectories" for a policy with memory, whose sequences then start with the
+        episodes, and "cut" for others and for whole episodes.
     :param ratio: "dimension" clips the ratio of each action dimension, "action" that of the whole action.
     :param entropy: "unity" for the mean over continuous dimensions plus the sum over branches, "sum" for the sum over
         all dimensions.
@@ -163,7 +165,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         rollout_buffer_class: None = None,
         rollout_buffer_kwargs: None = None,
         demonstrations: DemonstrationSource | BehavioralCloning | None = None,
-        rollout: str = "cut",
+        rollout: str | None = None,
         ratio: str = "dimension",
         entropy: str = "unity",
         value_clipping: str = "larger",
@@ -269,6 +271,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             )
         self._set_up_signals()
         self._set_up_cloning(self.demonstrations, self.batch_size)
+        if self.rollout is None:
+            self.rollout = "trajectories" if network.memory_size and self.time_horizon else "cut"
         self.collection = Collection("cut" if self.rollout == "cut" else "finished", self.time_horizon)
 
     def collect_rollouts(

@@ -10,6 +10,7 @@ The variants:
 - decisions: POCA shuffles single decisions; otherwise the members of a group stay together in a minibatch
 - buffers: advantages are normalized by the mean and standard deviation of the last 8 buffers; otherwise of the newest
 - zeros: the value heads start with weights of 0
+- cut: updates cut all trajectories; otherwise unfinished ones wait for the next update, as in Unity's trainer
 
 A run is `unity-learn CONFIG` in a process of its own, with `max_steps` of `--steps`. Each appends a line to
 `learner_variants/runs.jsonl`: its summaries, and the mean reward of the last fifth of them.
@@ -68,11 +69,22 @@ def start_values_at_zero() -> None:
     layers.xavier_rows = lambda weight: torch.nn.init.zeros_(weight)
 
 
+def cut_at_updates() -> None:
+    """Let updates cut all trajectories."""
+    start = PPO.__init__
+
+    def __init__(self: PPO, *given: Any, **options: Any) -> None:
+        start(self, *given, **options | {"rollout": "cut"})
+
+    PPO.__init__ = __init__  # type: ignore[method-assign]
+
+
 VARIANTS = {
     "standard": lambda: None,
     "decisions": shuffle_decisions,
     "buffers": normalize_over_buffers,
     "zeros": start_values_at_zero,
+    "cut": cut_at_updates,
 }
 
 

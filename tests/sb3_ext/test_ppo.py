@@ -542,6 +542,26 @@ def test_a_rollout_of_trajectories_exceeds_the_buffer_size_and_a_cut_one_equals_
     assert [len(rollout) for rollout in sizes["cut"]] == [60] * 6 + [42]
 
 
+@pytest.mark.parametrize(
+    ("memory_size", "options", "expected"),
+    [
+        (8, {}, "trajectories"),
+        (0, {}, "cut"),
+        (8, {"time_horizon": None}, "cut"),
+        (8, SB3_COMPAT, "cut"),
+        (8, {"rollout": "cut"}, "cut"),
+    ],
+)
+def test_updates_wait_for_trajectories_where_the_policy_has_memory(
+    memory_size: int, options: dict, expected: str
+) -> None:
+    env = make_toys(spaces.Discrete(2))
+    network = {"memory_size": memory_size, "sequence_length": 3}
+    model = PPO("UnityPolicy", env, buffer_size=60, batch_size=30, policy_kwargs=network, device="cpu", **options)
+    env.close()
+    assert model.rollout == expected
+
+
 def test_the_first_ratio_of_every_update_is_one() -> None:
     env = make_toys(spaces.Box(-1, 1, (2,), np.float32))
     model = PPO(
