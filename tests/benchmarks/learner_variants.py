@@ -10,7 +10,8 @@ The variants:
 - decisions: POCA shuffles single decisions; otherwise the members of a group stay together in a minibatch
 - buffers: advantages are normalized by the mean and standard deviation of the last 8 buffers; otherwise of the newest
 - zeros: the value heads start with weights of 0
-- cut: updates cut all trajectories; otherwise unfinished ones wait for the next update, as in Unity's trainer
+- cut: updates cut all trajectories; otherwise those of policies with memory wait until they are finished
+- trajectories: updates wait for finished trajectories, as in Unity's trainer; otherwise only with memory
 
 A run is `unity-learn CONFIG` in a process of its own, with `max_steps` of `--steps`. Each appends a line to
 `learner_variants/runs.jsonl`: its summaries, and the mean reward of the last fifth of them.
@@ -24,6 +25,8 @@ import statistics
 import sys
 import tempfile
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,22 +72,23 @@ def start_values_at_zero() -> None:
     layers.xavier_rows = lambda weight: torch.nn.init.zeros_(weight)
 
 
-def cut_at_updates() -> None:
-    """Let updates cut all trajectories."""
+def collect(rollout: str) -> None:
+    """Let updates cut trajectories or wait for them, as the option of `PPO` says."""
     start = PPO.__init__
 
-    def __init__(self: PPO, *given: Any, **options: Any) -> None:
-        start(self, *given, **options | {"rollout": "cut"})
+    def start_with(self: PPO, *given: Any, **options: Any) -> None:
+        start(self, *given, **options | {"rollout": rollout})
 
-    PPO.__init__ = __init__  # type: ignore[method-assign]
+    PPO.__init__ = start_with  # type: ignore[method-assign]
 
 
-VARIANTS = {
+VARIANTS: dict[str, Callable[[], None]] = {
     "standard": lambda: None,
     "decisions": shuffle_decisions,
     "buffers": normalize_over_buffers,
     "zeros": start_values_at_zero,
-    "cut": cut_at_updates,
+    "cut": partial(collect, "cut"),
+    "trajectories": partial(collect, "trajectories"),
 }
 
 
