@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import resource
 import shlex
@@ -131,6 +132,8 @@ def train(
             sys.exit(f"{config}, seed {seed}: the trainer ended before its steps were made and before the time limit")
         end = "time limit"
     parts = {"resumed": [*cut_off.get("resumed", []), cut_off["commit"]]} if cut_off else {}
+    last = {behavior: curve[-1].elo for behavior, curve in curves.items()}
+    ratings = {behavior: round(elo, 1) for behavior, elo in last.items() if not math.isnan(elo)}
     record = {
         "config": config,
         "trainer": trainer,
@@ -139,6 +142,7 @@ def train(
             behavior: round(statistics.fmean(each.reward for each in curve[-STEADY:]), 3)
             for behavior, curve in curves.items()
         },
+        **({"elo": ratings} if ratings else {}),
         "steps": {behavior: curve[-1].steps for behavior, curve in curves.items()},
         "seconds": round(seconds),
         "processor_seconds": round(cut_off.get("processor_seconds", 0) + _processor_seconds() - before),

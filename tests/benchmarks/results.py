@@ -59,6 +59,7 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
 - **unity-learn**: the mean of the last {steady} summaries of training, with sampled actions. For several seeds it is
   the range; one seed gives no spread. A run that the documented reward ended has been stopped by this
   very mean: the figure shows that the reward was reached, not where longer training ends.
+  With self-play, Elo is the rating at the end against the policy's own past; it starts at 1200.
 - **seeds**: the seeds with a recorded run. A newer run of a seed replaces the older one, whichever is better. Figures
   with a source are what earlier sessions recorded; unrecorded runs of that time cannot be ruled out.
 - **timesteps**: decisions of all agents and behaviors up to the last summary. A run with fewer than {steady} summaries
@@ -168,9 +169,12 @@ def side_by_side(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def rewards(runs: list[dict[str, Any]]) -> str:
-    """Return the range of the runs' rewards, by behavior where there are several."""
+    """Return the range of the runs' rewards, with that of their Elo ratings, by behavior where there are several."""
     behaviors = dict.fromkeys(behavior for run in runs for behavior in run["reward"])
     texts = {name: span([run["reward"][name] for run in runs if name in run["reward"]]) for name in behaviors}
+    for name in behaviors:
+        ratings = [run["elo"][name] for run in runs if name in run.get("elo", {})]
+        texts[name] += f" (Elo {span(ratings)})" if ratings else ""
     return ", ".join(f"{name} {text}" for name, text in texts.items()) if len(texts) > 1 else "".join(texts.values())
 
 
