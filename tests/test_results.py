@@ -92,6 +92,11 @@ def test_a_row_has_the_range_of_all_seeds() -> None:
     assert row[7] == "not run yet"
 
 
+def test_a_row_has_the_ratings_of_self_play() -> None:
+    runs = [run(seed=seed) | {"elo": {"Basic": elo}} for seed, elo in enumerate((1210.5, 1190.0))]
+    assert cells(results.row("ppo/Basic", [*runs, run(seed=2)]))[2] == "0.90 (Elo 1190.00 to 1210.50)"
+
+
 def test_a_row_names_unitys_trainer_and_the_source_of_figures() -> None:
     peer = run(trainer="mlagents-learn", reward=0.91, seconds=300)
     until = run(trainer="mlagents-learn", until=0.93, steps=16_000, source="`elsewhere.md`")

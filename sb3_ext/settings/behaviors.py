@@ -97,7 +97,7 @@ class Hyperparameters(Block):
     batch_size: Count = 1024
     """Timesteps per gradient step."""
     buffer_size: Count = 10240
-    """PPO and POCA: timesteps per update. SAC: transitions that the replay buffer holds."""
+    """PPO and POCA: timesteps per update, with memory a few more. SAC: transitions that the replay buffer holds."""
     learning_rate: Positive = 3e-4
     """Learning rate of Adam, at the start of its schedule."""
     learning_rate_schedule: Schedule = "linear"
