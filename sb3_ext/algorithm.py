@@ -120,7 +120,7 @@ class UnityAlgorithm(BaseAlgorithm):
 
     batch_size: int
     counters: ClassVar[tuple[str, ...]] = ("num_timesteps", "_n_updates")
-    """Attributes that count the progress of the training."""
+    """Attributes for the progress of the training, which checkpoints of a run contain in addition to the networks."""
     sb3_names: ClassVar[Names] = Names({}, {})
     """Parameters with other names in Stable-Baselines3's algorithm, and unsupported ones."""
     saved_parameters: ClassVar[tuple[str, ...]] = ()

@@ -288,7 +288,7 @@ class POCA(PPO):
         entropy: str = "unity",
         value_clipping: str = "larger",
         combine_advantages: str = "mean",
-        advantage_normalization: str = "buffer",
+        advantage_normalization: str = "recent",
         last_minibatch: str = "drop",
         learning_rate_schedule: str = "linear",
         clip_range_schedule: str | None = None,

@@ -54,13 +54,14 @@ _ALLOWED_VALUES = {
     "ratio": ("dimension", "action"),
     "entropy": ("unity", "sum"),
     "combine_advantages": ("mean", "sum"),
-    "advantage_normalization": ("buffer", "minibatch"),
+    "advantage_normalization": ("recent", "buffer", "minibatch"),
     "last_minibatch": ("drop", "keep"),
     "value_clipping": ("larger", "clipped"),
     "learning_rate_schedule": ("linear", "constant"),
     "clip_range_schedule": ("linear", "constant"),
     "ent_coef_schedule": ("linear", "constant"),
 }
+_ENOUGH_ADVANTAGES = 1024  # decisions over which advantages are normalized
 
 
 class PPO(UnityAlgorithm, OnPolicyAlgorithm):
@@ -69,9 +70,9 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     Paper: https://arxiv.org/abs/1707.06347.
 
     PPO learns on any SB3 `VecEnv`; on an unwrapped `UnityVecEnv`, each agent acts as soon as it requests a decision.
-    A timestep is one decision of one agent. Keyword options default to Unity's variant, except `rollout`;
-    `SB3_COMPAT` selects Stable-Baselines3's. Parameters of Stable-Baselines3 keep their names: `n_steps` and `gamma`
-    set `buffer_size` and `reward_signals`.
+    A timestep is one decision of one agent. Keyword options default to Unity's variant, except `rollout` and
+    `advantage_normalization`; `SB3_COMPAT` selects Stable-Baselines3's. Parameters of Stable-Baselines3 keep their
+    names: `n_steps` and `gamma` set `buffer_size` and `reward_signals`.
 
     :param policy: "UnityPolicy", or a network of Stable-Baselines3: "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".
     :param env: Environment to learn on.
@@ -112,7 +113,9 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     :param second_critic: "max", "min" or "mean" trains two critics; advantages, returns and bootstrapped values use
         this function of their estimates. Both learn the same returns. None for one critic.
     :param combine_advantages: "mean" or "sum" over the reward signals.
-    :param advantage_normalization: Normalization over the "buffer" or over each "minibatch".
+    :param advantage_normalization: Normalization over the "buffer", over each "minibatch", or by the statistics of the
+        "recent" buffers that have 1,024 decisions or more, which is the newest one if it is as large. In smaller ones,
+        often without a reward, normalization enlarges noise.
     :param last_minibatch: "drop" or "keep" a minibatch that is smaller than the others.
     :param learning_rate_schedule: "linear" (to 1e-10 at the end) or "constant", for a number.
     :param clip_range_schedule: "linear" (to 0.1) or "constant" (default: `learning_rate_schedule`).
@@ -137,6 +140,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     policy: UnityPolicy  # type: ignore[assignment]
     rollout_buffer = None  # type: ignore[assignment]  # SB3's is not used: see `collector`
     sb3_names: ClassVar[Names] = PPO_NAMES
+    counters: ClassVar[tuple[str, ...]] = (*UnityAlgorithm.counters, "_recent_advantages")
     _rollout_class: ClassVar[type[Rollout]] = Rollout
 
     def __init__(
@@ -171,7 +175,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         value_clipping: str = "larger",
         second_critic: str | None = None,
         combine_advantages: str = "mean",
-        advantage_normalization: str = "buffer",
+        advantage_normalization: str = "recent",
         last_minibatch: str = "drop",
         learning_rate_schedule: str = "linear",
         clip_range_schedule: str | None = None,
@@ -242,6 +246,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.adapter = None if self.env is None else self._adapter_of(self.env)
         self._records: dict[str, float] = {}  # logger values of an update
         self._inbox: list[Trajectories] = []  # experience of the next update
+        self._recent_advantages: list[list[float]] = []  # per recent buffer: decisions, mean and variance
         if _init_setup_model:
             self._setup_model()
 
@@ -525,10 +530,23 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         returns = torch.from_numpy(np.stack(estimates, 1)) + values
         each = returns - self.policy.baseline(critics).to(host)
         combined = each.mean(1) if self.combine_advantages == "mean" else each.sum(1)
-        if self.normalize_advantage and self.advantage_normalization == "buffer":
-            combined = (combined - combined.mean()) / (combined.std(correction=0) + 1e-10)
+        if self.normalize_advantage and self.advantage_normalization != "minibatch":
+            combined = self._normalized(combined)
         rollout.values, rollout.returns = critics, returns.to(critics.dtype).to(critics.device).unsqueeze(1)
         rollout.advantages = combined.to(critics.dtype).to(critics.device)
+
+    def _normalized(self, advantages: torch.Tensor) -> torch.Tensor:
+        """Normalize the advantages of a buffer by the statistics of the recent buffers, or by its own."""
+        recent = self._recent_advantages
+        recent.append([len(advantages), advantages.mean().item(), advantages.var(correction=0).item()])
+        enough = _ENOUGH_ADVANTAGES if self.advantage_normalization == "recent" else 1
+        while sum(count for count, _, _ in recent[1:]) >= enough:
+            del recent[0]
+        counts, means, variances = np.array(recent).T
+        mean = np.average(means, weights=counts)
+        variance = np.average(variances + (means - mean) ** 2, weights=counts)
+        normalized: torch.Tensor = (advantages - mean) / (np.sqrt(variance) + 1e-10)
+        return normalized
 
     def _state_values(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
         """Return values of the decisions' states (n, critics, signals) and after the trajectories (…, signals)."""

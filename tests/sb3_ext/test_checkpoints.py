@@ -25,6 +25,7 @@ from sb3_ext.learn import main
 from sb3_ext.mlagents_checkpoint import MLAgentsCheckpoint, load_actor, load_critic, read_mlagents_checkpoint
 from sb3_ext.poca import UnityPOCAPolicy
 from sb3_ext.policies import UnityPolicy
+from sb3_ext.run_checkpoints import Checkpoints, resume
 from sb3_ext.sac_policy import UnitySACPolicy
 from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
@@ -318,6 +319,17 @@ def test_a_policy_of_mlagents_acts_as_its_onnx_file(scene: str) -> None:
         np.testing.assert_array_equal(outcomes[0][0].discrete, outcomes[1][0].discrete)
         np.testing.assert_allclose(outcomes[0][1], outcomes[1][1], atol=1e-6)
         states = [part for _, part in outcomes]
+
+
+def test_a_resumed_run_normalizes_by_the_advantages_before_its_checkpoint(tmp_path: Path) -> None:
+    spec = BehaviorSpec([sensor(4)], ActionSpec(0, (2,)))
+    saved, resumed = (PPO.from_spec("UnityPolicy", spec, device="cpu") for _ in range(2))
+    saved._normalized(torch.arange(10, dtype=torch.float64))
+    Checkpoints(tmp_path).save(saved, None)
+    resume(resumed, next(tmp_path.glob("*.zip")))
+    newest = torch.linspace(0, 1, 20, dtype=torch.float64)
+    torch.testing.assert_close(resumed._normalized(newest), saved._normalized(newest))
+    assert len(resumed._recent_advantages) == 2
 
 
 def policy_of(spec: BehaviorSpec, network: dict[str, Any], kind: Any = UnityPolicy) -> Any:

@@ -189,7 +189,7 @@ def regard_actions(body: GroupBody) -> None:
 def test_values_baselines_returns_advantages_and_losses_agree_with_a_float64_reference(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = simulation(**options)
+    place = simulation(**options, advantage_normalization="buffer")
     model, losses = place.model, []
     estimate, evaluate, backward = model._estimate, model.policy.evaluate, torch.Tensor.backward
     sizes: set[int] = set()

@@ -169,6 +169,7 @@ def test_losses_returns_and_advantages_agree_with_a_float64_reference(
         second_critic=second_critic,
         clip_range_vf=EPSILON if clip_value else None,
         value_clipping=clip_value or "larger",
+        advantage_normalization="buffer",
         policy_kwargs={"normalize": True, "hidden_units": 16, "memory_size": memory, "sequence_length": 3},
         seed=0,
         device="cpu",
@@ -562,6 +563,28 @@ def test_updates_wait_for_trajectories_where_the_policy_has_memory(
     assert model.rollout == expected
 
 
+def test_advantages_of_small_buffers_are_normalized_by_the_statistics_of_1024_decisions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    parts = [3.0 * torch.randn(size, generator=generator, dtype=torch.float64) + size for size in (5, 1000, 700, 500)]
+    env = make_toys(spaces.Discrete(2))
+    for normalization, kept in (("recent", (1, 2, 2, 2)), ("buffer", (1, 1, 1, 1))):
+        model = PPO("UnityPolicy", env, advantage_normalization=normalization, device="cpu")
+        for newest, count in enumerate(kept, 1):
+            reference = torch.cat(parts[newest - count : newest])
+            expected = (parts[newest - 1] - reference.mean()) / reference.std(correction=0)
+            torch.testing.assert_close(model._normalized(parts[newest - 1]), expected)
+    env.close()
+
+
+def test_a_large_buffer_is_normalized_alone() -> None:
+    env = make_toys(spaces.Discrete(2))
+    model = PPO("UnityPolicy", env, device="cpu")
+    model._normalized(torch.full((1023,), 9.0, dtype=torch.float64))
+    large = torch.arange(1024, dtype=torch.float64)
+    torch.testing.assert_close(model._normalized(large), (large - large.mean()) / large.std(correction=0))
+    env.close()
+
+
 def test_the_first_ratio_of_every_update_is_one() -> None:
     env = make_toys(spaces.Box(-1, 1, (2,), np.float32))
     model = PPO(
@@ -642,6 +665,7 @@ def test_every_reward_signal_has_its_head_discount_and_updates(tmp_path: Path) -
         time_horizon=None,
         gae_lambda=1.0,
         reward_signals=signals,
+        advantage_normalization="buffer",
         device="cpu",
         seed=0,
     )
