@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from sb3_ext.networks.layers import linear, swish_layers
 
 _AGENTS_PER_GOAL = 2  # from this number, computing the weights once per goal is faster than once per agent
+_FEW_GOALS = 4
+
+
+class _ProductOfFewRows(torch.autograd.Function):
+    """`rows @ matrix.t()` for a few rows and a large matrix, in half the time of torch's own product on a CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows, matrix)
+        return (matrix @ rows.t()).t()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (gradient,), (rows, matrix) = gradients, ctx.saved_tensors
+        of_matrix = torch.outer(gradient[0], rows[0])
+        for of_output, row in zip(gradient[1:], rows[1:], strict=True):
+            of_matrix.addcmul_(of_output.unsqueeze(1), row)
+        blocks = matrix.view(-1, *rows.shape[1:] * 2)
+        of_rows = torch.bmm(gradient.reshape(len(rows), len(blocks), -1).transpose(0, 1), blocks).sum(0)
+        return of_rows, of_matrix
 
 
 class GoalConditionedLayer(nn.Module):
@@ -39,4 +61,8 @@ class GoalConditionedLayer(nn.Module):
         return nn.functional.silu(torch.bmm(x.unsqueeze(1), self._weights_for(goal)).squeeze(1) + self.bias)
 
     def _weights_for(self, goals: torch.Tensor) -> torch.Tensor:
-        return self.weights(goals).reshape(-1, *self._shape)  # type: ignore[no-any-return]
+        if len(goals) > _FEW_GOALS or goals.device.type != "cpu":
+            return self.weights(goals).reshape(-1, *self._shape)  # type: ignore[no-any-return]
+        last = self.weights[-1]
+        weights = _ProductOfFewRows.apply(self.weights[:-1](goals), last.weight) + last.bias  # type: ignore[no-untyped-call]
+        return weights.reshape(-1, *self._shape)  # type: ignore[no-any-return]

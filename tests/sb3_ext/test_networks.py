@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from sb3_ext.networks import NetworkBody, NetworkSettings, RunningNormalization
+from sb3_ext.networks.conditioning import GoalConditionedLayer
 from unity_gym.errors import InvalidValueError, UnityGymError
 from unity_gym.specs import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
@@ -110,6 +111,32 @@ def test_the_goal_signal_generates_the_last_layer() -> None:
     assert plain.goal_layer is None
     with pytest.raises(UnityGymError, match="variable length"):
         body(sensor(3, 2, kind=GOAL, variable=True))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+def test_the_number_of_different_goals_changes_neither_outputs_nor_gradients(count: int) -> None:
+    layer = GoalConditionedLayer(7, 6, count).double()
+    x, goal = torch.randn(12, 7, dtype=torch.float64), torch.eye(count, dtype=torch.float64)[torch.arange(12) % count]
+    outputs = layer(x, goal)
+    expected = torch.nn.functional.silu(torch.einsum("ni,nio->no", x, layer.weights(goal).reshape(12, 7, 6)))
+    torch.testing.assert_close(outputs, expected)
+    direction = torch.randn_like(outputs)
+    parameters = list(layer.weights.parameters())
+    gradients = [torch.autograd.grad(each, parameters, direction) for each in (outputs, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_convolution_over_the_whole_image_is_a_convolution() -> None:
+    encoder = body(sensor(6, 20, 20), hidden_units=8).encoders[0].double()
+    images = torch.rand(5, 6, 20, 20, dtype=torch.float64)
+    first, second, dense = encoder[0], encoder[2], encoder[5]
+    x = torch.nn.functional.leaky_relu(torch.nn.functional.conv2d(images, first.weight, first.bias, 4))
+    assert x.shape[2:] == second.weight.shape[2:]
+    x = torch.nn.functional.leaky_relu(torch.nn.functional.conv2d(x, second.weight, second.bias, 2))
+    expected = torch.nn.functional.leaky_relu(dense(x.flatten(1)))
+    torch.testing.assert_close(encoder(images), expected)
+    gradients = [torch.autograd.grad(each.sum(), list(encoder.parameters())) for each in (encoder(images), expected)]
+    torch.testing.assert_close(*gradients)
 
 
 def test_an_lstm_over_a_sequence_equals_single_steps() -> None:
