@@ -11,7 +11,8 @@ the mean of the last `STEADY` summaries of each behavior reaches the documented 
 and 2 where that took less than 30 minutes. A finished run is one line of `learning/runs.jsonl` and one learning curve,
 `learning/curves/*.csv`; an interrupted run leaves neither and starts again. With `--results FOLDER`, a run of
 `unity-learn` that a limit ended resumes from its checkpoint in that folder when the command is repeated with a larger
-limit; its times and curve continue. `PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
+limit; its times and curve continue. With `--worker`, the agents of `unity-learn` act in a process of their own while it
+updates (`threaded: true`, `--num-workers 1`). `PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def train(
     """Train, and return the line of the run and the summaries of each behavior.
 
     :param peer_learn: The command `mlagents-learn`; None runs `unity-learn`.
-    :param limits: Timesteps per behavior (`steps`, None for those of the configuration), `minutes` and the folder that
-        keeps the run (`results`, None for none).
+    :param limits: Timesteps per behavior (`steps`, None for those of the configuration), `minutes`, the folder that
+        keeps the run (`results`, None for none), and whether agents act in another process (`worker`).
     :param demonstrations: Folder of the `.demo` files that the configuration reads.
     :param earlier: The part of the run to resume; None starts a new run.
     """
@@ -107,6 +108,8 @@ def train(
         flags = [f"--seed={seed}", f"--run-id={_name(config, trainer, seed)}", f"--results-dir={results}"]
         flags.append("--resume" if earlier else "--force")
         if peer_learn is None:
+            if limits.worker:
+                path, flags = _threaded(path, folder), [*flags, "--num-workers=1"]
             command = [sys.executable, "-m", "sb3_ext.learn", str(path), *flags]
         else:
             command = [peer_learn, *_peer_settings(path, folder), "--no-graphics", *flags]
@@ -206,8 +209,19 @@ def _own_command(config: str, seed: int, peer_learn: str | None, limits: argpars
     threads = [f"OMP_NUM_THREADS={number}"] if (number := os.environ.get("OMP_NUM_THREADS")) else []
     steps = [] if limits.steps is None else ["--steps", str(limits.steps)]
     peer = [] if peer_learn is None else ["--peer-learn", "PEER/bin/mlagents-learn"]
-    arguments = [config, "--seeds", str(seed), *steps, "--minutes", f"{limits.minutes:g}", *peer]
+    worker = ["--worker"] if limits.worker and peer_learn is None else []
+    arguments = [config, "--seeds", str(seed), *steps, "--minutes", f"{limits.minutes:g}", *worker, *peer]
     return shlex.join([*threads, "python", "tests/benchmarks/learning.py", *arguments])
+
+
+def _threaded(path: Path, folder: Path) -> Path:
+    """Write a configuration whose agents act during updates, and return its path."""
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for behavior in settings["behaviors"].values():
+        behavior["threaded"] = True
+    file = folder / path.name
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return file
 
 
 def _peer_settings(path: Path, folder: Path) -> list[str]:
@@ -296,6 +310,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the configurations that are named")
     parser.add_argument("--steps", type=int, help="timesteps at most (default: max_steps of the configuration)")
     parser.add_argument("--minutes", type=float, default=120, help="of a run at most (default: 120)")
+    parser.add_argument("--worker", action="store_true", help="agents of unity-learn act in another process")
     parser.add_argument("--peer-learn", metavar="COMMAND", help="run mlagents-learn, too (--all) or instead")
     parser.add_argument("--demonstrations", type=Path, default=DEMONSTRATIONS, help="folder of Unity's .demo files")
     parser.add_argument("--folder", type=Path, default=Path(__file__).with_name("learning"), help="of the curves")
