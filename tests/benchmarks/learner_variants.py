@@ -8,7 +8,8 @@ The variants:
 
 - standard: the learner as it is
 - decisions: POCA shuffles single decisions; otherwise the members of a group stay together in a minibatch
-- buffers: advantages are normalized by the mean and standard deviation of the last 8 buffers; otherwise of the newest
+- buffer: advantages are normalized by the newest buffer; otherwise small ones by the recent buffers, 1,024 decisions
+- buffers: advantages are normalized by the mean and standard deviation of the last 8 buffers
 - zeros: the value heads start with weights of 0
 - cut: updates cut all trajectories; otherwise those of policies with memory wait until they are finished
 - trajectories: updates wait for finished trajectories, as in Unity's trainer; otherwise only with memory
@@ -72,12 +73,12 @@ def start_values_at_zero() -> None:
     layers.xavier_rows = lambda weight: torch.nn.init.zeros_(weight)
 
 
-def collect(rollout: str) -> None:
-    """Let updates cut trajectories or wait for them, as the option of `PPO` says."""
+def choose(**chosen: Any) -> None:
+    """Give these options to `PPO`."""
     start = PPO.__init__
 
     def start_with(self: PPO, *given: Any, **options: Any) -> None:
-        start(self, *given, **options | {"rollout": rollout})
+        start(self, *given, **options | chosen)
 
     PPO.__init__ = start_with  # type: ignore[method-assign]
 
@@ -87,8 +88,9 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "decisions": shuffle_decisions,
     "buffers": normalize_over_buffers,
     "zeros": start_values_at_zero,
-    "cut": partial(collect, "cut"),
-    "trajectories": partial(collect, "trajectories"),
+    "buffer": partial(choose, advantage_normalization="buffer"),
+    "cut": partial(choose, rollout="cut"),
+    "trajectories": partial(choose, rollout="trajectories"),
 }
 
 
