@@ -10,11 +10,14 @@ from torch import nn
 from sb3_ext.networks.layers import linear, swish_layers
 
 _AGENTS_PER_GOAL = 2  # from this number, computing the weights once per goal is faster than once per agent
-_FEW_GOALS = 4
+_FEW_GOALS = 4  # up to this number, `_ProductOfFewRows` is faster than torch's product
 
 
 class _ProductOfFewRows(torch.autograd.Function):
-    """`rows @ matrix.t()` for a few rows and a large matrix, in half the time of torch's own product on a CPU."""
+    """`rows @ matrix.t()` for a few rows and a large matrix, in half the time of torch's own product on a CPU.
+
+    The number of rows of the matrix is a multiple of its number of columns.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
@@ -27,6 +30,7 @@ class _ProductOfFewRows(torch.autograd.Function):
         of_matrix = torch.outer(gradient[0], rows[0])
         for of_output, row in zip(gradient[1:], rows[1:], strict=True):
             of_matrix.addcmul_(of_output.unsqueeze(1), row)
+        # The sum over the many rows of the matrix, in square blocks
         blocks = matrix.view(-1, *rows.shape[1:] * 2)
         of_rows = torch.bmm(gradient.reshape(len(rows), len(blocks), -1).transpose(0, 1), blocks).sum(0)
         return of_rows, of_matrix
