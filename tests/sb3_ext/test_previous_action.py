@@ -52,7 +52,13 @@ class Repeat(gym.Env):
         return np.zeros(1, np.float32), float(action == self.first), True, False, {}
 
 
-ON_POLICY = {"learning_rate_schedule": "constant", "buffer_size": 512, "batch_size": 128, "rollout": "cut"}
+ON_POLICY = {
+    "learning_rate_schedule": "constant",
+    "buffer_size": 512,
+    "batch_size": 128,
+    "rollout": "cut",
+    "advantage_normalization": "buffer",
+}
 RECIPES: dict[str, tuple[type[UnityAlgorithm], str, int, dict[str, Any]]] = {
     "PPO": (PPO, "UnityPolicy", 4096, ON_POLICY),
     "POCA": (POCA, "UnityPOCAPolicy", 4096, ON_POLICY),
