@@ -157,8 +157,9 @@ def resume(model: UnityAlgorithm, path: Path) -> dict[str, Any]:
         model.set_parameters(checkpoint.parameters, exact_match=True, device=model.device)
     except (RuntimeError, ValueError, KeyError) as error:
         raise _of_another_network(path, error) from error
-    for counter, value in state["counters"].items():
-        setattr(model, counter, value)
+    for counter in model.counters:
+        if counter in state["counters"]:  # earlier versions have saved fewer
+            setattr(model, counter, state["counters"][counter])
     if state["self_play"] is not None:
         model.self_play = SelfPlay()
         model.self_play.load_state_dict(state["self_play"])
