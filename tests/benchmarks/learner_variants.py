@@ -25,7 +25,6 @@ import json
 import statistics
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,7 @@ import yaml
 from results import commit
 from trainers import CONFIGS, summaries
 
-from sb3_ext import PPO
+from sb3_ext import PPO, ppo
 from sb3_ext.groups import GroupRollout
 from sb3_ext.learn import main as unity_learn
 from sb3_ext.networks import layers
@@ -55,17 +54,13 @@ def shuffle_decisions() -> None:
 
 def normalize_over_buffers() -> None:
     """Let advantages be normalized by the statistics of several buffers."""
-    estimate = PPO._estimate
-    recent: deque[torch.Tensor] = deque(maxlen=BUFFERS)
+    normalized = PPO._normalized
 
-    def _estimate(self: PPO, rollout: Rollout) -> None:
-        self.normalize_advantage = False
-        estimate(self, rollout)
-        recent.append(rollout.advantages)
-        every = torch.cat(list(recent))
-        rollout.advantages = (rollout.advantages - every.mean()) / (every.std(correction=0) + 1e-10)
+    def _normalized(self: PPO, advantages: torch.Tensor) -> torch.Tensor:
+        ppo._ENOUGH_ADVANTAGES = BUFFERS * len(advantages)
+        return normalized(self, advantages)
 
-    PPO._estimate = _estimate  # type: ignore[method-assign]
+    PPO._normalized = _normalized  # type: ignore[method-assign]
 
 
 def start_values_at_zero() -> None:
