@@ -393,7 +393,7 @@ class _BehaviorAgents:
             info["action_mask"] = mask = (table.action_mask[rows] | ended[:, None]).astype(np.int8)
             if self._observes_masks:
                 observations = records(observation=observations, action_mask=mask)
-        if table.group_id.any():
+        if table.group_id.any() or table.group_reward.any():  # one that has left its group may still get its reward
             info["group_reward"] = table.group_reward[rows].tolist()
         return (
             self._names[rows].tolist(),

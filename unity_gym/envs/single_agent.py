@@ -145,7 +145,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         info: dict[str, Any] = {}
         if self._table.spec.action_spec.discrete_size:
             info["action_mask"] = self.action_masks()
-        if self._table.group_id[0]:
+        if self._table.group_id[0] or self._table.group_reward[0]:  # it may have left the group that gives the reward
             info["group_reward"] = float(self._table.group_reward[0])
         if stats := self._pool.pop_stats():
             info["stats"] = stats

@@ -253,7 +253,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             }
         if table.spec.action_spec.discrete_size:
             infos |= {"action_mask": self.action_masks(), "_action_mask": all_rows.copy()}
-        has_group = table.group_id != 0
+        has_group = (table.group_id != 0) | (group_reward != 0)  # one that has left may still get its group's reward
         if has_group.any():
             infos |= {"group_reward": group_reward.astype(np.float64), "_group_reward": has_group}
         if stats := self._pool.pop_stats():
