@@ -24,7 +24,7 @@ from sb3_ext.agents import Agents, AgentTableLike, SpaceAdapter, UnityAgents, Ve
 from sb3_ext.collector import Collection, Collector
 from sb3_ext.experience import Trajectories
 from sb3_ext.export import export_onnx
-from sb3_ext.hardware import one_thread, update_size, use_threads
+from sb3_ext.hardware import one_thread, update_size, use_threads, use_threads_here
 from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.replicas import Replicas, Share
@@ -142,6 +142,9 @@ class UnityAlgorithm(BaseAlgorithm):
     _generator: torch.Generator | None = None  # generator of the sampled actions
     _running: Future[None] | None = None  # update in a thread
     _acting_copy: AgentPolicy | None = None  # policy that acts during the update
+    agents_wait_too: bool = True
+    """Whether all agents wait while this process waits for an update."""
+    _is_awaited: bool = False  # the agents wait for the running update
 
     learner_devices: tuple[str, ...] = ()
     """Devices of further processes that share each update, such as `("cuda:1",)` besides the model's own "cuda:0"."""
@@ -274,8 +277,13 @@ class UnityAlgorithm(BaseAlgorithm):
 
     @property
     def reserved_cores(self) -> int:
-        """Number of cores that an update of the policy leaves to what runs at the same time."""
-        return int(self.threaded)
+        """Number of cores that an update of the policy leaves to acting agents and to the updates of reward signals."""
+        return int(self.threaded or self.signals_learn_in_thread)
+
+    @property
+    def signals_learn_in_thread(self) -> bool:
+        """Whether reward signals learn at the same time as the policy."""
+        return False
 
     def _signals(self) -> list[RewardSignal]:
         return [signal for signal in self.signals.values() if isinstance(signal, RewardSignal)]
@@ -504,7 +512,9 @@ class UnityAlgorithm(BaseAlgorithm):
         running = self._running
         if running is None or not (wait or running.done()):
             return
+        self._is_awaited = self.agents_wait_too
         running.exception()  # waits
+        self._is_awaited = False
         self._running = None
         if self._collector is not None:
             self._collector.policy = self.policy
@@ -514,6 +524,11 @@ class UnityAlgorithm(BaseAlgorithm):
             self._share_failed(error)
             raise
         self._end_update()
+
+    def _use_idle_cores(self) -> None:
+        """Use the cores of the agents for the rest of an update in a thread, once all of them wait for its end."""
+        if self._is_awaited:
+            use_threads_here(update_size(self.policy, self.batch_size), reserved=int(self.signals_learn_in_thread))
 
     def _end_update(self) -> None:
         """Publish the result of a finished update."""
@@ -601,9 +616,10 @@ class UnityAlgorithm(BaseAlgorithm):
         export_onnx(self.policy, path, deterministic)
 
     def _excluded_save_params(self) -> list[str]:
-        of_acting = ["_agents", "_steps", "_collector", "_generator", "_running", "_acting_copy"]
+        of_acting = ["_agents", "_steps", "_collector", "_generator"]
+        of_threads = ["_running", "_acting_copy", "_is_awaited", "agents_wait_too"]
         of_replicas = ["learner_devices", "share", "_replicas"]
-        return [*super()._excluded_save_params(), *of_acting, *of_replicas]
+        return [*super()._excluded_save_params(), *of_acting, *of_threads, *of_replicas]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "signals", *(["cloning"] if self.cloning is not None else [])], []

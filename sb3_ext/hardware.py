@@ -32,7 +32,9 @@ still learned after the policy:
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,6 +46,7 @@ from unity_gym.machine import usable_cores
 
 _THREADS = ((25_000_000, 1), (float("inf"), 2))
 """Exclusive upper bound of weights times rows for a number of threads, and that number."""
+_OMP_PAUSE_SOFT = 1  # of the OpenMP standard
 _current = torch.get_num_threads()
 
 
@@ -103,6 +106,16 @@ def use_threads(sizes: Iterable[int], reserved: int = 0) -> None:
         torch.set_num_threads(_current)
 
 
+def use_threads_here(size: int, reserved: int = 0) -> None:
+    """Set the number of threads of torch for an update in this thread alone, unless the user has chosen one.
+
+    :param size: Size of the update; see `update_size`.
+    :param reserved: Number of cores for other work during the rest of the update.
+    """
+    if _may_choose_threads():
+        torch.set_num_threads(threads_for(size, reserved))
+
+
 def has_spare_core() -> bool:
     """Return whether a thread next to an update may take a core of its own: not if the user has chosen the threads."""
     return usable_cores() > 1 and _may_choose_threads()
@@ -115,7 +128,20 @@ def one_thread(name: str = "") -> ThreadPoolExecutor:
 
     :param name: Start of the thread's name.
     """
+    _end_idle_threads()
     return ThreadPoolExecutor(1, name, torch.set_num_threads, (torch.get_num_threads(),))
+
+
+def _end_idle_threads() -> None:
+    """End the threads that OpenMP keeps for later work of this thread.
+
+    GNU's OpenMP counts them as busy. If the cores do not suffice for all threads of a process, each wait of a team puts
+    its threads to sleep, and an update with two threads takes twice as long as with one.
+    """
+    if sys.platform == "linux":
+        pause = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
+        if pause is not None:
+            pause(_OMP_PAUSE_SOFT)
 
 
 def _may_choose_threads() -> bool:

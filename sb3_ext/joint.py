@@ -195,8 +195,10 @@ class JointTraining:
             numbers = sorted(under_way)
             for position in wait_for_any([self._samplers[number] for number in numbers]):
                 number = numbers[position]
-                self._take(number, self._samplers[number].result(self._proceed))
                 del under_way[number]
+                for learner in self._learners.values():
+                    learner.model.agents_wait_too = not under_way
+                self._take(number, self._samplers[number].result(self._proceed))
                 for learner in self._acting:
                     if learner.is_update_due:
                         self._update(learner)

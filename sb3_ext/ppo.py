@@ -316,12 +316,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         return self.buffer_size
 
     @property
-    def reserved_cores(self) -> int:
-        """Number of cores that an update of the policy leaves to acting agents and to the updates of reward signals."""
-        return int(self.threaded or self._signals_learn_in_thread)
-
-    @property
-    def _signals_learn_in_thread(self) -> bool:
+    def signals_learn_in_thread(self) -> bool:
         """Whether reward signals learn at the same time as the policy.
 
         Not on a GPU, and not in processes that share an update, which exchange gradients in one order.
@@ -390,7 +385,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         log: dict[str, list[Any]] = defaultdict(list)
         log_ratios: list[torch.Tensor] = []  # of all minibatches
 
-        with SignalUpdates(self._signals(), log, self._signals_learn_in_thread) as signal_updates:
+        with SignalUpdates(self._signals(), log, self.signals_learn_in_thread) as signal_updates:
             for minibatch in self._minibatches(rollout, signal_updates):
                 part = self.share.part(minibatch.sequences)
                 batch = minibatch if part is None else minibatch.part(part)
@@ -462,7 +457,9 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             if epoch and has_memory:
                 self.policy.refresh_memory(rollout)
             self._n_updates += 1
-            yield from rollout.shuffled(self.batch_size, length, drop_last=self.last_minibatch == "drop")
+            for minibatch in rollout.shuffled(self.batch_size, length, drop_last=self.last_minibatch == "drop"):
+                self._use_idle_cores()
+                yield minibatch
 
     def _take_rollout(self) -> Rollout:
         """Return the stored trajectories as a rollout."""

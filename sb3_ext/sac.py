@@ -395,6 +395,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         learning = [signal for signal in self._signals() if signal.learns]
         log: dict[str, list[torch.Tensor]] = defaultdict(list)
         for update in range(max(due, signals_due if learning else 0)):
+            self._use_idle_cores()
             batch = self.replay_buffer.sample(self.batch_size, self.device)
             if update < due:
                 for name, values in self._update(batch).items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -97,10 +99,69 @@ def test_threads_wait_shortly_for_each_other_unless_the_user_has_chosen(
     assert printed.strip() == str(expected)
 
 
-def test_updates_in_a_thread_start_no_further_threads() -> None:
-    env = make_toys(spaces.Discrete(2))
-    model = PPO("UnityPolicy", env, threaded=True, policy_kwargs={"hidden_units": 8}, device="cpu")
+def threaded_model(hidden_units: int, batch_size: int, reward_signals: list[RewardSignal] | None = None) -> PPO:
+    """Return a model that updates in a thread, after the start of its learning."""
+    model = PPO(
+        "UnityPolicy",
+        make_toys(spaces.Discrete(2)),
+        batch_size=batch_size,
+        buffer_size=2 * batch_size,
+        reward_signals=reward_signals,
+        threaded=True,
+        policy_kwargs={"hidden_units": hidden_units},
+        device="cpu",
+    )
     model._setup_learn(10)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("hidden_units", "signals", "agents_wait_too", "threads"),
+    [
+        (256, [Extrinsic()], True, 2),
+        (256, [Extrinsic()], False, 1),  # other agents still act
+        (256, [Extrinsic(), Curiosity()], True, 1),  # the reward signal learns on the other core
+        (8, [Extrinsic()], True, 1),
+    ],
+)
+def test_updates_in_a_thread_use_the_cores_of_waiting_agents(
+    hidden_units: int, signals: list[RewardSignal], agents_wait_too: bool, threads: int
+) -> None:
+    model = threaded_model(hidden_units, 1024, signals)
+    model.agents_wait_too = agents_wait_too
+    used = []
+    waits = threading.Event()
+
+    def update() -> None:
+        model._use_idle_cores()
+        used.append(torch.get_num_threads())
+        waits.wait(60)
+        while not model._is_awaited and agents_wait_too:
+            time.sleep(0.001)
+        model._use_idle_cores()
+        used.append(torch.get_num_threads())
+
+    for _ in range(2):
+        model._start_update(update)
+        waits.set()
+        model.finish_update()
+    assert used == [1, threads] * 2
+    assert torch.get_num_threads() == 1, "of this thread"
+
+
+def test_a_thread_may_have_the_threads_that_another_one_had() -> None:
+    """Threads of OpenMP that wait for a first thread's further work end."""
+    torch.set_num_threads(2)
+    matrix = torch.randn(512, 512)
+    matrix @ matrix
+    before = psutil.Process().num_threads()
+    with hardware.one_thread() as executor:
+        assert psutil.Process().num_threads() == before - 1
+        assert executor.submit(torch.get_num_threads).result() == 2
+
+
+def test_updates_in_a_thread_start_no_further_threads() -> None:
+    model = threaded_model(8, 64)
     started = []
 
     def update() -> None:

@@ -579,7 +579,7 @@ def ppo(env: UnityVecEnv, signals: Sequence[RewardSignal]) -> PPO:
 
 
 def learn_3dball(signals: Sequence[RewardSignal], in_thread: bool, monkeypatch: pytest.MonkeyPatch) -> PPO:
-    monkeypatch.setattr(PPO, "_signals_learn_in_thread", in_thread)
+    monkeypatch.setattr(PPO, "signals_learn_in_thread", in_thread)
     monkeypatch.setattr("sb3_ext.hardware._may_choose_threads", lambda: False)
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
     model = ppo(env, signals)
