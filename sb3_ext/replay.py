@@ -6,6 +6,7 @@ sequence has the true state after its last decision in addition to those of the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, BinaryIO
 
@@ -16,6 +17,7 @@ from sb3_ext.experience import Trajectories
 from sb3_ext.networks.body import Encoding, Inputs, as_floats
 from unity_gym.specs import Array
 
+_BYTES_AT_ONCE = 4_000_000  # of observations that are sampled at once
 _STATE = ("length", "position", "seen", "sequence_length")  # content of a file in addition to the arrays
 
 
@@ -24,7 +26,6 @@ class ReplayBuffer:
 
     :param size: Number of decisions.
     :param sequence_length: Maximum number of decisions per sequence; the end of an episode ends its sequence earlier.
-    :param memory_size: Size of the recurrent state that is stored with each sequence.
     :param memory_size: Size of the recurrent state that is stored with each sequence.
     """
 
@@ -108,6 +109,22 @@ class ReplayBuffer:
             valid = None if inside.all() else torch.from_numpy(inside.reshape(-1)).to(device)
         return ReplayBatch(tensors, self._sensors, valid)
 
+    def minibatches(
+        self, number: int, size: int, encoding: Encoding, device: torch.device | str = "cpu"
+    ) -> Iterator[ReplayBatch]:
+        """Yield minibatches of `size` decisions as `sample` draws them, prepared with `encoding`.
+
+        Small minibatches are drawn and prepared together, which takes less time.
+        """
+        states = [self._arrays[f"observation_{index}"] for index in range(self._sensors)]
+        count = max(size // self.sequence_length, 1)
+        at_once = max(_BYTES_AT_ONCE // (count * sum(array[0].nbytes for array in states)), 1)
+        for start in range(0, number, at_once):
+            parts = min(at_once, number - start)
+            batch = self.sample(parts * count * self.sequence_length, device)
+            batch.prepare(encoding)
+            yield from (batch.part(slice(part * count, (part + 1) * count)) for part in range(parts))
+
     def save(self, file: BinaryIO) -> None:
         """Write all sequences as an `.npz` file."""
         arrays = {name: array[: self._filled] for name, array in self._arrays.items()}
@@ -158,12 +175,15 @@ class ReplayBatch:
     decisions, too, (sequences · (length + 1), …): per sequence, those of its decisions and the one after its last.
     """
 
-    inputs: Inputs
-    next_inputs: Inputs
-    state_inputs: Inputs
-
-    def __init__(self, tensors: dict[str, torch.Tensor], sensors: int, valid: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        tensors: dict[str, torch.Tensor],
+        sensors: int,
+        valid: torch.Tensor | None,
+        prepared: list[torch.Tensor] | None = None,
+    ) -> None:
         self._tensors, self.valid = tensors, valid
+        self._prepared = prepared  # inputs of all states, (sequences, length + 1, …) each
         self._observations = [tensors[f"observation_{index}"] for index in range(sensors)]
         self.length = tensors["reward"].shape[1]
 
@@ -179,7 +199,9 @@ class ReplayBatch:
         """Return some of the sequences of this batch."""
         tensors = {name: tensor[sequences] for name, tensor in self._tensors.items()}
         rows = slice(sequences.start * self.length, sequences.stop * self.length)
-        return ReplayBatch(tensors, len(self._observations), None if self.valid is None else self.valid[rows])
+        valid = None if self.valid is None else self.valid[rows]
+        prepared = None if self._prepared is None else [tensor[sequences] for tensor in self._prepared]
+        return ReplayBatch(tensors, len(self._observations), valid, prepared)
 
     @property
     def count(self) -> int | torch.Tensor:
@@ -223,15 +245,31 @@ class ReplayBatch:
         return [tensor.flatten(0, 1) for tensor in self._observations]
 
     def prepare(self, encoding: Encoding) -> None:
-        """Set `inputs`, `next_inputs` and `state_inputs`: of the decisions, of the next states and of all states.
+        """Prepare the inputs of networks, unless the batch is part of one that was prepared.
 
         :param encoding: Encoding with the statistics of observations.
         """
-        self.state_inputs = Inputs(as_floats(encoding.prepare(self.states)))
-        shape = (self.sequences, self.length + 1)
-        tensors = [tensor.view(*shape, *tensor.shape[1:]) for tensor in self.state_inputs]
-        self.inputs = Inputs(map(self._decision_states, tensors))
-        self.next_inputs = Inputs(map(self._next_states, tensors))
+        if self._prepared is None:
+            inputs, shape = as_floats(encoding.prepare(self.states)), (self.sequences, self.length + 1)
+            self._prepared = [tensor.view(*shape, *tensor.shape[1:]) for tensor in inputs]
+
+    @property
+    def inputs(self) -> Inputs:
+        """Inputs of the decisions, after `prepare`."""
+        assert self._prepared is not None
+        return Inputs(map(self._decision_states, self._prepared))
+
+    @property
+    def next_inputs(self) -> Inputs:
+        """Inputs of the states after the decisions, after `prepare`."""
+        assert self._prepared is not None
+        return Inputs(map(self._next_states, self._prepared))
+
+    @property
+    def state_inputs(self) -> Inputs:
+        """Inputs of all states, after `prepare`."""
+        assert self._prepared is not None
+        return Inputs(tensor.flatten(0, 1) for tensor in self._prepared)
 
     @property
     def memory(self) -> torch.Tensor:

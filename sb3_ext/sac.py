@@ -394,9 +394,10 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._gamma = torch.tensor([signal.gamma for signal in self._signals()], device=self.device)
         learning = [signal for signal in self._signals() if signal.learns]
         log: dict[str, list[torch.Tensor]] = defaultdict(list)
-        for update in range(max(due, signals_due if learning else 0)):
+        number = max(due, signals_due if learning else 0)
+        minibatches = self.replay_buffer.minibatches(number, self.batch_size, policy.body, self.device)
+        for update, batch in enumerate(minibatches):
             self._use_idle_cores()
-            batch = self.replay_buffer.sample(self.batch_size, self.device)
             if update < due:
                 for name, values in self._update(batch).items():
                     log[name].append(values)
@@ -436,11 +437,11 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         :return: Logger values, vectors by name.
         """
         part = self.share.part(minibatch.sequences)
-        batch = minibatch if part is None else minibatch.part(part)
         policy, action = self.policy, self.policy.adapter.spec.action_spec
+        minibatch.prepare(policy.body)
+        batch = minibatch if part is None else minibatch.part(part)
         alpha = policy.log_ent_coef.detach().exp()
         memory = policy.split(batch.memory)[1]
-        batch.prepare(policy.body)
         current, following = policy.actions_of(batch)
 
         # y = r + γ (1 − terminated) V'(s')
