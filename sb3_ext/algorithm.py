@@ -513,8 +513,10 @@ class UnityAlgorithm(BaseAlgorithm):
         if running is None or not (wait or running.done()):
             return
         self._is_awaited = self.agents_wait_too
-        running.exception()  # waits
-        self._is_awaited = False
+        try:
+            running.exception()  # waits
+        finally:
+            self._is_awaited = False
         self._running = None
         if self._collector is not None:
             self._collector.policy = self.policy

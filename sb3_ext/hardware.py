@@ -12,7 +12,8 @@ A second thread makes small updates slower. On two cores, the update of a miniba
 threads: 3DBall (2.3 million) 0.89 and 0.92 ms, Hallway (21 million) 3.4 and 3.6 ms, PushBlock (31 million) 3.4 and
 2.4 ms, Pyramids (90 million) 7.2 and 4.9 ms, CooperativePushBlock (494 million) 88 and 51 ms.
 `python tests/benchmarks/torch_threads.py` measures all scenes. More than two threads were not measured. Updates that
-run while agents act, or while reward signals learn, leave one core to them.
+run while agents act, or while reward signals learn, leave one core to them. Once all agents wait for the update, it
+uses their core, too.
 
 Threads of torch wait for each other without leaving their cores, on Linux for 300,000 attempts. If another process
 takes one of these cores, such an update takes many times as long with two threads as with one. So this package sets
