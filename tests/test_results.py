@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,27 @@ def test_a_run_that_a_limit_ended_resumes_from_its_checkpoint(tmp_path: Path) ->
     # another run of the same seed, whose checkpoint is not in this folder
     learning.save(run(steps=2000), {}, tmp_path, None)
     assert learning.cut_off_run("ppo/Basic", 0, limits) is None
+
+
+def test_a_run_that_ctrl_c_ended_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+    script = [sys.executable, str(BENCHMARKS / "learning.py"), "ppo/Basic", "sac/Basic", "--folder", str(tmp_path)]
+    script += ["--page", str(tmp_path / "page.md"), "--results", str(tmp_path / "results")]
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ppo/Basic Basic 2000 ")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=100)
+    assert process.returncode == 0
+    (first,) = results.read_runs(tmp_path)  # sac/Basic was not started
+    assert first["end"] == "Ctrl-C"
+    limits = argparse.Namespace(results=tmp_path / "results", folder=tmp_path, minutes=120, steps=None)
+    assert (found := learning.cut_off_run("ppo/Basic", 0, limits)) is not None
+    assert found[0] == first
+    script.remove("sac/Basic")
+    subprocess.run([*script, "--steps", str(first["steps"]["Basic"] + 2000)], check=True, timeout=200)
+    (whole,) = results.read_runs(tmp_path)
+    assert whole["resumed"] == [first["commit"]]
+    assert [each.steps for each in learning.read_curve(tmp_path, whole)["Basic"]][:2] == [2000, 4000]
 
 
 def test_a_row_has_the_range_of_all_seeds() -> None:

@@ -9,10 +9,11 @@ A run is `unity-learn CONFIG --seed SEED`, or `mlagents-learn` with the same set
 the mean of the last `STEADY` summaries of each behavior reaches the documented reward, when the configuration's
 `max_steps` are made, or with `--steps` or `--minutes`. `--all` trains each configuration with seed 0, and with seeds 1
 and 2 where that took less than 30 minutes. A finished run is one line of `learning/runs.jsonl` and one learning curve,
-`learning/curves/*.csv`; an interrupted run leaves neither and starts again. With `--results FOLDER`, a run of
-`unity-learn` that a limit ended resumes from its checkpoint in that folder when the command is repeated with a larger
-limit; its times and curve continue. With `--worker`, the agents of `unity-learn` act in a process of their own while it
-updates (`threaded: true`, `--num-workers 1`). `PEER` needs Unity's package `mlagents` 1.1.0 on Python 3.10.
+`learning/curves/*.csv`; an interrupted run leaves neither and starts again. With `--results FOLDER`, Ctrl-C ends a run
+as a limit does, and a run of `unity-learn` that either has ended resumes from its checkpoint in that folder when the
+command is repeated, after a limit with a larger one; its times and curve continue. With `--worker`, the agents of
+`unity-learn` act in a process of their own while it updates (`threaded: true`, `--num-workers 1`). `PEER` needs Unity's
+package `mlagents` 1.1.0 on Python 3.10.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from trainers import Summary, player_of, summaries
 
 DEMONSTRATIONS = REPOSITORY.parent / "shared" / "unity" / "demonstrations"
 OURS, PEER = "unity-learn", "mlagents-learn"
+INTERRUPTED = "Ctrl-C"  # end of a run
 SHORT = 30 * 60  # seconds; shorter runs are repeated with two more seeds
 Run = tuple[dict[str, Any], dict[str, list[Summary]]]  # its line, and the summaries of each behavior
 
@@ -104,7 +106,7 @@ def train(
         folder = Path(name)
         (folder / "demonstrations").symlink_to(demonstrations.resolve())
         results = (limits.results or folder / "results").resolve()
-        _line_file(results, config, trainer, seed).unlink(missing_ok=True)  # an interrupted run has none
+        _line_file(results, config, trainer, seed).unlink(missing_ok=True)  # a run without a line starts again
         flags = [f"--seed={seed}", f"--run-id={_name(config, trainer, seed)}", f"--results-dir={results}"]
         flags.append("--resume" if earlier else "--force")
         if peer_learn is None:
@@ -113,21 +115,26 @@ def train(
             command = [sys.executable, "-m", "sb3_ext.learn", str(path), *flags]
         else:
             command = [peer_learn, *_peer_settings(path, folder), "--no-graphics", *flags]
-        with closing(summaries(command, 60 * limits.minutes - spent, folder)) as lines:
-            for each in lines:
-                each = each._replace(seconds=each.seconds + spent)
-                if each.behavior in unseen:  # from a checkpoint that may be older than the last summaries
-                    unseen.remove(each.behavior)
-                    curves[each.behavior] = [old for old in curves[each.behavior] if old.steps < each.steps]
-                curves.setdefault(each.behavior, []).append(each)
-                loads.append(os.getloadavg()[0])
-                print(config, each.behavior, each.steps, each.reward, f"{each.seconds:.0f} s", flush=True)
-                if has_reached(config, curves):
-                    end = "documented reward"
-                    break
-                if limits.steps is not None and all(curve[-1].steps >= limits.steps for curve in curves.values()):
-                    end = "step limit"
-                    break
+        try:
+            with closing(summaries(command, 60 * limits.minutes - spent, folder)) as lines:
+                for each in lines:
+                    each = each._replace(seconds=each.seconds + spent)
+                    if each.behavior in unseen:  # from a checkpoint that may be older than the last summaries
+                        unseen.remove(each.behavior)
+                        curves[each.behavior] = [old for old in curves[each.behavior] if old.steps < each.steps]
+                    curves.setdefault(each.behavior, []).append(each)
+                    loads.append(os.getloadavg()[0])
+                    print(config, each.behavior, each.steps, each.reward, f"{each.seconds:.0f} s", flush=True)
+                    if has_reached(config, curves):
+                        end = "documented reward"
+                        break
+                    if limits.steps is not None and all(curve[-1].steps >= limits.steps for curve in curves.values()):
+                        end = "step limit"
+                        break
+        except KeyboardInterrupt:
+            if limits.results is None or not curves:
+                raise
+            end = INTERRUPTED
     seconds = spent + time.perf_counter() - started
     loads.append(os.getloadavg()[0])
     if end == "max_steps" and not has_all_steps(config, curves):
@@ -167,7 +174,7 @@ def cut_off_run(config: str, seed: int, limits: argparse.Namespace) -> Run | Non
 
     :param limits: Those of the resumed run, with the folder of the runs (`results`) and that of their lines
         (`folder`).
-    :return: None if there is no such run, it was interrupted, or its limits were as large.
+    :return: None if there is no such run, it left no line, or its limits were as large.
     """
     path = None if limits.results is None else _line_file(limits.results, config, OURS, seed)
     if path is None or not path.exists():
@@ -341,6 +348,8 @@ def main() -> None:
         )
         save(record, curves, arguments.folder, arguments.results)
         print(json.dumps(record), flush=True)
+        if record["end"] == INTERRUPTED:
+            break
     write_results(arguments.folder, arguments.page)
 
 

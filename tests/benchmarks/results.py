@@ -66,8 +66,8 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
   has the mean of those that it has.
 - **wall time**: from the start of the command. `~`: the machine (2 cores, no GPU) had other work, or it is not recorded
   whether it had. These times do not compare with others.
-- **ended by**: the documented reward, `max_steps` of the configuration, or a limit. A limit cut the run off; longer
-  training may reach more.
+- **ended by**: the documented reward, `max_steps` of the configuration, a limit, or Ctrl-C. The latter two cut the run
+  off; longer training may reach more.
 - **source**: empty for runs of this benchmark. *earlier*: its earlier version, with older code. Other benchmarks have
   their own numbers of players and areas, which their page names with their commands.
 
