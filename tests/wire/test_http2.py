@@ -160,7 +160,7 @@ def test_messages_of_megabytes_pass_both_ways_in_small_windows(
     connection: PlayerConnection, monkeypatch: pytest.MonkeyPatch, first_piece: int
 ) -> None:
     monkeypatch.setattr(http2, "_FIRST_PIECE", first_piece)
-    monkeypatch.setattr(http2, "_WINDOW_STEP", 100_000)
+    monkeypatch.setattr(http2, "WINDOW_STEP", 100_000)
     large = os.urandom(5_000_000)
     exchange = connect_to(connection.port)
     for _ in range(3):

@@ -13,21 +13,10 @@ from unity_gym.scenes.messages import decode_actions, empty, initialization, out
 from unity_gym.scenes.parameters import EnvironmentParameters
 from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
 from unity_gym.specs import ActionSpec, Array
+from unity_gym.wire.caller import Caller, CallError
 from unity_gym.wire.encode import STATUS_OK
 from unity_gym.wire.messages import QUIT, RESET, UnityMessage
 
-try:
-    import grpc
-except ImportError as error:  # pragma: no cover
-    raise PlayerError("the embedded scenes need grpcio: install it with pip install 'unity-gym[scenes]'") from error
-
-METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
-_OPTIONS = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),
-]
 _CONNECT_PATIENCE = 30.0  # seconds that the player waits until the client listens
 
 ENGINE_CONFIGURATION = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
@@ -85,8 +74,7 @@ class Communicator:
     def __init__(self, port: int) -> None:
         self.parameters = EnvironmentParameters()
         self._port = port
-        self._channel = grpc.insecure_channel(f"localhost:{port}", _OPTIONS)
-        self._call: Callable[..., bytes] = self._channel.unary_unary(METHOD)
+        self._caller = Caller(port)
         self._announced: set[str] = set()
         self._outgoing = bytearray()
         self._new_seed: int | None = None
@@ -120,11 +108,12 @@ class Communicator:
         :raises Quit: If the client closes the connection.
         """
         try:
-            reply = self._call(initialization(), wait_for_ready=True, timeout=_CONNECT_PATIENCE)
-        except grpc.RpcError as error:
+            self._caller.connect(_CONNECT_PATIENCE)
+            reply = self._caller.call(initialization(), _CONNECT_PATIENCE)
+        except CallError as error:
             raise PlayerError(
-                f"no ML-Agents client answered on port {self._port} for {_CONNECT_PATIENCE:g} s "
-                f"({error.code().name}); start one that listens there, or name its port with --mlagents-port"
+                f"no ML-Agents client answered on port {self._port}: {error}. Start one that listens there, or name "
+                "its port with --mlagents-port"
             ) from error
         first = UnityMessage.FromString(reply).unity_input.rl_initialization_input
         self._handle(self._exchange(empty()))  # nothing to reset: the scene is built next
@@ -201,9 +190,9 @@ class Communicator:
 
     def _exchange(self, message: bytes) -> bytes:
         try:
-            return self._call(message)
-        except grpc.RpcError as error:
-            raise Quit(f"the client disconnected ({error.code().name})") from error
+            return self._caller.call(message)
+        except CallError as error:
+            raise Quit(f"the client disconnected: {error}") from error
 
     def _handle(self, reply: bytes) -> Any:
         """Process the side-channel messages of a reply and return its `RLInput`."""

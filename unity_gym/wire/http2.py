@@ -1,7 +1,6 @@
 """Server side of one HTTP/2 connection that carries the unary gRPC method `Exchange`, one call at a time.
 
-References: HTTP/2 (RFC 9113), HPACK (RFC 7541), and gRPC over HTTP/2
-(https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
+`unity_gym.wire.frames` names the references, `unity_gym.wire.caller` is the client side.
 
 The caller's own thread reads and writes the socket, so that no message changes threads. An exception may interrupt that
 thread between any two instructions, such as the KeyboardInterrupt of Ctrl-C. Therefore:
@@ -17,71 +16,66 @@ import contextlib
 import copy
 import select
 import socket
-import struct
 import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hpack import Decoder, HPACKError
 
+from unity_gym.wire.frames import (
+    ACK,
+    CHUNK,
+    CONTINUATION,
+    DATA,
+    DEFAULT_FRAME,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEADER,
+    GOAWAY,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    MAX_FRAME,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    MAX_STREAM,
+    MAX_WINDOW,
+    NUMBER,
+    PADDED,
+    PATH,
+    PING,
+    PREFACE,
+    PREFIX,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTING,
+    SETTINGS,
+    WINDOW_STEP,
+    WINDOW_UPDATE,
+    frame,
+    literal,
+)
+
 RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 7, 12, 13, 14
 """Status codes of gRPC."""
 
-_PATH = b"/communicator_objects.UnityToExternalProto/Exchange"
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = (
-    0, 1, 3, 4, 5, 6, 7, 8, 9,
-)  # fmt: skip
-_END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 32  # flags
-_HEADER_TABLE_SIZE, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE, _MAX_HEADER_LIST_SIZE = 1, 4, 5, 6  # settings
 _PROTOCOL_ERROR, _FLOW_CONTROL_ERROR, _FRAME_SIZE_ERROR, _COMPRESSION_ERROR, _ENHANCE_YOUR_CALM = 1, 3, 6, 9, 11
-_DEFAULT_WINDOW, _DEFAULT_FRAME, _MAX_WINDOW, _MAX_FRAME = 65535, 16384, 2**31 - 1, 2**24 - 1
-_MAX_STREAM = 2**31 - 1
 
 _MAX_CONTROL = 1 << 16  # bytes of a frame without data, and of the headers of a call
-_CHUNK = (1 << 18,)  # bytes to receive at most
 _DIRECT = 1 << 16  # bytes of a frame from which on they are received into the message itself
 _FIRST_PIECE = 1 << 26  # bytes allocated for a message before its first bytes have arrived
-_WINDOW_STEP = 1 << 30  # bytes after which the client is allowed to send as many again
 
-_FRAME_HEADER = struct.Struct(">HBBBL")  # high and low bytes of the length, type, flags, stream
-_PREFIX = struct.Struct(">BL")  # whether a message is compressed, its length
-_SETTING = struct.Struct(">HL")
-_NUMBER = struct.Struct(">L")
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    length = len(payload)
-    return _FRAME_HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload
-
-
-def _literal(name: bytes, value: bytes) -> bytes:
-    """Return a header field that leaves the client's HPACK table unchanged."""
-    return b"\0" + _string(name) + _string(value)
-
-
-def _string(value: bytes) -> bytes:
-    length = len(value)
-    if length < 127:
-        return bytes([length]) + value
-    length -= 127
-    prefix = bytearray([127])
-    while length > 127:
-        prefix.append(length & 127 | 128)
-        length >>= 7
-    return bytes([*prefix, length]) + value
-
-
-_RESPONSE = b"\x88" + _literal(b"content-type", b"application/grpc")  # 0x88: ":status: 200" of the static table
-_SUCCESS = _literal(b"grpc-status", b"0")
-_GREETING = _frame(
-    _SETTINGS,
+_RESPONSE = b"\x88" + literal(b"content-type", b"application/grpc")  # 0x88: ":status: 200" of the static table
+_SUCCESS = literal(b"grpc-status", b"0")
+_GREETING = frame(
+    SETTINGS,
     0,
     0,
-    _SETTING.pack(_INITIAL_WINDOW_SIZE, _MAX_WINDOW)
-    + _SETTING.pack(_MAX_FRAME_SIZE, _MAX_FRAME)
-    + _SETTING.pack(_MAX_HEADER_LIST_SIZE, _MAX_CONTROL),
-) + _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(_MAX_WINDOW - _DEFAULT_WINDOW))
+    SETTING.pack(INITIAL_WINDOW_SIZE, MAX_WINDOW)
+    + SETTING.pack(MAX_FRAME_SIZE, MAX_FRAME)
+    + SETTING.pack(MAX_HEADER_LIST_SIZE, _MAX_CONTROL),
+) + frame(WINDOW_UPDATE, 0, 0, NUMBER.pack(MAX_WINDOW - DEFAULT_WINDOW))
 
 
 class Http2Error(Exception):
@@ -116,7 +110,7 @@ class _State:
         self.counts: list[int] = []  # number of bytes received into `body` and not parsed
         self.sent: list[int] = []  # numbers of bytes of `outgoing` that were sent
         self.outgoing = _GREETING
-        self.pending = _PREFACE[:0]  # start of an incomplete frame
+        self.pending = PREFACE[:0]  # start of an incomplete frame
         self.has_preface = False
         self.is_closed = False
         self.error: str | None = None  # the client's violation of HTTP/2
@@ -142,10 +136,10 @@ class _State:
         self.received = 0  # bytes of data since the client was last allowed to send more, on the connection
         self.stream_received = 0
         # what the client can receive
-        self.window = _DEFAULT_WINDOW
-        self.initial_window = _DEFAULT_WINDOW
+        self.window = DEFAULT_WINDOW
+        self.initial_window = DEFAULT_WINDOW
         self.stream_credit = 0  # of the last call's stream, in addition to `initial_window`
-        self.max_frame = _DEFAULT_FRAME
+        self.max_frame = DEFAULT_FRAME
         self.reply = b""  # part of the answer that the client's windows did not admit yet
         self.is_reply_lost = False
 
@@ -196,14 +190,14 @@ class _State:
     def _parse(self, data: bytes) -> None:
         position, end = 0, len(data)
         if not self.has_preface:
-            start = data[: len(_PREFACE)]
-            if not _PREFACE.startswith(start):
+            start = data[: len(PREFACE)]
+            if not PREFACE.startswith(start):
                 raise Http2Error(_PROTOCOL_ERROR, f"it starts with {start!r}, which is not HTTP/2 without encryption")
             self.pending = data
-            if len(start) < len(_PREFACE):
+            if len(start) < len(PREFACE):
                 return
             self.has_preface = True
-            position = len(_PREFACE)
+            position = len(PREFACE)
         while True:
             if self.frame_left or self.frame_padding:
                 stop = min(position + self.frame_left, end)
@@ -219,15 +213,15 @@ class _State:
                 if self.frame_padding:
                     break
                 self._pass_frame_end()
-            if end - position < _FRAME_HEADER.size:
+            if end - position < FRAME_HEADER.size:
                 break
-            high, low, kind, flags, stream = _FRAME_HEADER.unpack_from(data, position)
-            length, stream = high << 8 | low, stream & _MAX_STREAM
-            start_of_payload = position + _FRAME_HEADER.size
-            if self.header_stream and (kind != _CONTINUATION or stream != self.header_stream):
+            high, low, kind, flags, stream = FRAME_HEADER.unpack_from(data, position)
+            length, stream = high << 8 | low, stream & MAX_STREAM
+            start_of_payload = position + FRAME_HEADER.size
+            if self.header_stream and (kind != CONTINUATION or stream != self.header_stream):
                 raise Http2Error(_PROTOCOL_ERROR, "a header block is interrupted by another frame")
-            if kind == _DATA:
-                padded = flags & _PADDED
+            if kind == DATA:
+                padded = flags & PADDED
                 if padded and end == start_of_payload:
                     break
                 self._start_data(stream, flags, length, data[start_of_payload] if padded else -1)
@@ -245,26 +239,26 @@ class _State:
 
     def _handle(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         """Process a complete frame without data."""
-        if kind in (_SETTINGS, _PING, _GOAWAY) and stream:
+        if kind in (SETTINGS, PING, GOAWAY) and stream:
             raise Http2Error(_PROTOCOL_ERROR, f"a frame of type {kind} belongs to stream {stream}")
-        if kind in (_HEADERS, _RST_STREAM, _CONTINUATION) and not stream % 2:
+        if kind in (HEADERS, RST_STREAM, CONTINUATION) and not stream % 2:
             raise Http2Error(_PROTOCOL_ERROR, f"a frame of type {kind} belongs to stream {stream}")
-        if kind == _HEADERS:
+        if kind == HEADERS:
             self._start_headers(flags, stream, payload)
-        elif kind == _CONTINUATION:
+        elif kind == CONTINUATION:
             if not self.header_stream:
                 raise Http2Error(_PROTOCOL_ERROR, "a header block continues that has not started")
             self._add_headers(flags, payload)
-        elif kind == _WINDOW_UPDATE:
+        elif kind == WINDOW_UPDATE:
             self._widen(stream, payload)
-        elif kind == _PING:
+        elif kind == PING:
             if len(payload) != 8:
                 raise Http2Error(_FRAME_SIZE_ERROR, f"a PING frame has {len(payload)} bytes")
-            if not flags & _ACK:
-                self.outgoing += _frame(_PING, _ACK, 0, payload)
-        elif kind == _SETTINGS:
+            if not flags & ACK:
+                self.outgoing += frame(PING, ACK, 0, payload)
+        elif kind == SETTINGS:
             self._apply_settings(flags, payload)
-        elif kind == _RST_STREAM:
+        elif kind == RST_STREAM:
             if len(payload) != 4:
                 raise Http2Error(_FRAME_SIZE_ERROR, f"an RST_STREAM frame has {len(payload)} bytes")
             if stream > self.last_stream:
@@ -273,38 +267,38 @@ class _State:
                 self.call = self.call._replace(has_ended=True)
             elif self.reply and stream == self.call_stream:
                 self.reply, self.is_reply_lost = b"", True
-        elif kind == _PUSH_PROMISE:
+        elif kind == PUSH_PROMISE:
             raise Http2Error(_PROTOCOL_ERROR, "a client cannot push")
         # GOAWAY, PRIORITY and unknown frames need no answer
 
     def _apply_settings(self, flags: int, payload: bytes) -> None:
-        if len(payload) % _SETTING.size or (flags & _ACK and payload):
+        if len(payload) % SETTING.size or (flags & ACK and payload):
             raise Http2Error(_FRAME_SIZE_ERROR, f"a SETTINGS frame has {len(payload)} bytes")
-        if flags & _ACK:
+        if flags & ACK:
             return
-        for identifier, value in _SETTING.iter_unpack(payload):
-            if identifier == _INITIAL_WINDOW_SIZE:
-                if value > _MAX_WINDOW:
+        for identifier, value in SETTING.iter_unpack(payload):
+            if identifier == INITIAL_WINDOW_SIZE:
+                if value > MAX_WINDOW:
                     raise Http2Error(_FLOW_CONTROL_ERROR, f"its windows have {value} bytes")
                 self.initial_window = value
-            elif identifier == _MAX_FRAME_SIZE:
-                if not _DEFAULT_FRAME <= value <= _MAX_FRAME:
+            elif identifier == MAX_FRAME_SIZE:
+                if not DEFAULT_FRAME <= value <= MAX_FRAME:
                     raise Http2Error(_PROTOCOL_ERROR, f"its frames have up to {value} bytes")
                 self.max_frame = value
-        self.outgoing += _frame(_SETTINGS, _ACK, 0)
+        self.outgoing += frame(SETTINGS, ACK, 0)
         self.pump()
 
     def _widen(self, stream: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise Http2Error(_FRAME_SIZE_ERROR, f"a WINDOW_UPDATE frame has {len(payload)} bytes")
-        credit = _NUMBER.unpack(payload)[0] & _MAX_WINDOW
+        credit = NUMBER.unpack(payload)[0] & MAX_WINDOW
         if not credit:
             raise Http2Error(_PROTOCOL_ERROR, "a window is widened by 0 bytes")
         if not stream:
             self.window += credit
         elif stream == self.call_stream:
             self.stream_credit += credit
-        if max(self.window, self.initial_window + self.stream_credit) > _MAX_WINDOW:
+        if max(self.window, self.initial_window + self.stream_credit) > MAX_WINDOW:
             raise Http2Error(_FLOW_CONTROL_ERROR, "a window exceeds 2**31 - 1 bytes")
         self.pump()
 
@@ -312,11 +306,11 @@ class _State:
 
     def _start_headers(self, flags: int, stream: int, payload: bytes) -> None:
         start, end = 0, len(payload)
-        if flags & _PADDED:
+        if flags & PADDED:
             if not payload:
                 raise Http2Error(_FRAME_SIZE_ERROR, "a padded HEADERS frame is empty")
             start, end = 1, end - payload[0]
-        if flags & _PRIORITY:
+        if flags & PRIORITY:
             start += 5
         if start > end:
             raise Http2Error(_PROTOCOL_ERROR, "the padding of a HEADERS frame exceeds its size")
@@ -327,9 +321,9 @@ class _State:
         self.header_block += part
         if len(self.header_block) > _MAX_CONTROL:
             raise Http2Error(_ENHANCE_YOUR_CALM, f"the headers of a call exceed {_MAX_CONTROL} bytes")
-        if not flags & _END_HEADERS:
+        if not flags & END_HEADERS:
             return
-        stream, ends_stream = self.header_stream, bool(self.header_flags & _END_STREAM)
+        stream, ends_stream = self.header_stream, bool(self.header_flags & END_STREAM)
         self.header_stream = 0
         headers = self._decode(self.header_block)
         if stream > self.last_stream:
@@ -366,8 +360,8 @@ class _State:
             b"application/grpc"
         ):
             problem = UNIMPLEMENTED, "This port serves gRPC only."
-        elif headers.get(b":path") != _PATH:
-            problem = UNIMPLEMENTED, f"This port has no other method than {_PATH.decode()}."
+        elif headers.get(b":path") != PATH:
+            problem = UNIMPLEMENTED, f"This port has no other method than {PATH.decode()}."
         elif ends_stream:
             problem = INTERNAL, "The call has no message."
         if problem is not None:
@@ -385,31 +379,31 @@ class _State:
         """
         if not stream % 2 or stream > self.last_stream:
             raise Http2Error(_PROTOCOL_ERROR, f"data belong to stream {stream}, which has not started")
-        self.frame_stream, self.frame_ends_stream = stream, bool(flags & _END_STREAM)
+        self.frame_stream, self.frame_ends_stream = stream, bool(flags & END_STREAM)
         self.frame_padding = max(padding, 0)
         self.frame_left = length - 1 - padding
         if self.frame_left < 0:
             raise Http2Error(_PROTOCOL_ERROR, "the padding of a DATA frame exceeds its size")
         self.received += length
-        if self.received >= _WINDOW_STEP:
-            self.outgoing += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(self.received))
+        if self.received >= WINDOW_STEP:
+            self.outgoing += frame(WINDOW_UPDATE, 0, 0, NUMBER.pack(self.received))
             self.received = 0
         if self.call is not None and stream == self.call.stream:
             self.stream_received += length
-            if self.stream_received >= _WINDOW_STEP:
-                self.outgoing += _frame(_WINDOW_UPDATE, 0, stream, _NUMBER.pack(self.stream_received))
+            if self.stream_received >= WINDOW_STEP:
+                self.outgoing += frame(WINDOW_UPDATE, 0, stream, NUMBER.pack(self.stream_received))
                 self.stream_received = 0
 
     def _add_data(self, data: bytes, start: int, stop: int) -> None:
         """Add a part of the message that consists of its prefix and its bytes."""
         assert self.call is not None
-        missing = _PREFIX.size - len(self.prefix)
+        missing = PREFIX.size - len(self.prefix)
         if missing:
             self.prefix += data[start : min(start + missing, stop)]
             start += missing
-            if len(self.prefix) < _PREFIX.size:
+            if len(self.prefix) < PREFIX.size:
                 return
-            compressed, self.body_length = _PREFIX.unpack(self.prefix)
+            compressed, self.body_length = PREFIX.unpack(self.prefix)
             if compressed:
                 self._drop(UNIMPLEMENTED, "This port reads no compressed messages. Send them without compression.")
                 return
@@ -442,7 +436,7 @@ class _State:
 
     def _complete(self) -> None:
         assert self.call is not None
-        if len(self.prefix) < _PREFIX.size or self.body_size < self.body_length:
+        if len(self.prefix) < PREFIX.size or self.body_size < self.body_length:
             self._drop(INTERNAL, "The message of the call is cut off.")
         else:
             self.call = self.call._replace(request=self.body)
@@ -458,9 +452,9 @@ class _State:
 
     def reject(self, stream: int, status: int, text: str) -> None:
         """Answer a call with an error status."""
-        trailers = _RESPONSE + _literal(b"grpc-status", b"%d" % status) + _literal(b"grpc-message", text.encode())
-        self.outgoing += _frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, trailers)
-        self.outgoing += _frame(_RST_STREAM, 0, stream, bytes(4))  # no error: the rest of the call is not needed
+        trailers = _RESPONSE + literal(b"grpc-status", b"%d" % status) + literal(b"grpc-message", text.encode())
+        self.outgoing += frame(HEADERS, END_HEADERS | END_STREAM, stream, trailers)
+        self.outgoing += frame(RST_STREAM, 0, stream, bytes(4))  # no error: the rest of the call is not needed
 
     def answer(self, reply: bytes) -> None:
         """Answer the call."""
@@ -469,8 +463,8 @@ class _State:
         if call.has_ended:
             self.is_reply_lost = True
             return
-        self.outgoing += _frame(_HEADERS, _END_HEADERS, call.stream, _RESPONSE)
-        self.reply = _PREFIX.pack(0, len(reply)) + reply
+        self.outgoing += frame(HEADERS, END_HEADERS, call.stream, _RESPONSE)
+        self.reply = PREFIX.pack(0, len(reply)) + reply
         self.pump()
 
     def pump(self) -> None:
@@ -486,10 +480,10 @@ class _State:
         parts = [self.outgoing]
         for start in range(0, room, self.max_frame):
             part = reply[start : min(start + self.max_frame, room)]
-            parts += (_FRAME_HEADER.pack(len(part) >> 8, len(part) & 0xFF, _DATA, 0, stream), part)
+            parts += (FRAME_HEADER.pack(len(part) >> 8, len(part) & 0xFF, DATA, 0, stream), part)
         self.reply = reply[room:]
         if not self.reply:
-            parts.append(_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, _SUCCESS))
+            parts.append(frame(HEADERS, END_HEADERS | END_STREAM, stream, _SUCCESS))
         self.outgoing = b"".join(parts)
 
 
@@ -555,7 +549,7 @@ class Transport:
                 if left >= _DIRECT and not state.pending and self._can_receive_directly(state):
                     self._receive_directly(state)
                 else:
-                    state.chunks.extend(map(self._receive, _CHUNK))
+                    state.chunks.extend(map(self._receive, CHUNK))
             except TimeoutError:
                 raise
             except OSError:
@@ -565,7 +559,7 @@ class Transport:
             successor.advance(state.chunks, state.counts)
         except Http2Error as error:
             successor.error = str(error)
-            goaway = _frame(_GOAWAY, 0, 0, _NUMBER.pack(successor.last_stream) + _NUMBER.pack(error.code))
+            goaway = frame(GOAWAY, 0, 0, NUMBER.pack(successor.last_stream) + NUMBER.pack(error.code))
             with contextlib.suppress(OSError):
                 self._send(goaway)
             successor.close()
@@ -581,7 +575,7 @@ class Transport:
         return (
             state.call is not None
             and state.frame_stream == state.call.stream
-            and len(state.prefix) == _PREFIX.size
+            and len(state.prefix) == PREFIX.size
             and state.body_size + state.frame_left <= state.body_length
         )
 
@@ -649,7 +643,7 @@ class Transport:
                     else:
                         self.read()
             if not (self.is_closed or self.is_sending):
-                self._send(_frame(_GOAWAY, 0, 0, _NUMBER.pack(self._state.last_stream) + bytes(4)))
+                self._send(frame(GOAWAY, 0, 0, NUMBER.pack(self._state.last_stream) + bytes(4)))
             self.socket.shutdown(socket.SHUT_WR)
             # a socket that is closed with unread bytes discards what the client has not received yet
             while patience and not self.is_closed and (left := deadline - time.monotonic()) > 0:
