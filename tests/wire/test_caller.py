@@ -159,11 +159,11 @@ def test_messages_pass_our_own_server(connection: PlayerConnection) -> None:
 
 
 def test_an_error_of_the_server_names_status_and_reason(grpc_server) -> None:
-    def refuse(_: bytes, context: grpc.ServicerContext) -> bytes:
+    def reject(_: bytes, context: grpc.ServicerContext) -> bytes:
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Another player is connected.")
 
     with pytest.raises(CallError, match=r"status 8 of gRPC: Another player is connected\."):
-        grpc_server(refuse).call(b"request", 5)
+        grpc_server(reject).call(b"request", 5)
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
@@ -214,7 +214,7 @@ def test_frames_in_other_forms_are_read(piece: int) -> None:
         (frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\xff\xff\xff"), "status unknown of gRPC"),
     ],
 )
-def test_a_server_that_does_not_answer_is_an_error_with_a_reason(reply: bytes, reason: str) -> None:
+def test_a_server_that_does_not_answer_raises_with_a_reason(reply: bytes, reason: str) -> None:
     with pytest.raises(CallError) as raised:
         answered(reply)
     assert reason in str(raised.value)
@@ -255,7 +255,7 @@ def test_a_caller_waits_for_a_server_that_starts_late() -> None:
     caller._socket.close()
 
 
-def test_a_server_that_does_not_listen_or_falls_silent_is_an_error() -> None:
+def test_a_server_that_does_not_listen_or_falls_silent_raises() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         caller = connected(port)

@@ -75,7 +75,7 @@ class Caller:
         self._port = port
         self._socket: socket.socket | None = None
         self._pending = b""  # start of an incomplete frame
-        self._has_gone = False  # the server accepts no further calls
+        self._is_shutting_down = False  # the server accepts no further calls
         self._received = 0  # bytes of data since the server was last allowed to send more
         # what the server can receive
         self._window = self._initial_window = DEFAULT_WINDOW
@@ -110,7 +110,7 @@ class Caller:
         :raises CallError: If the server does not answer.
         """
         assert self._socket is not None
-        if self._has_gone:
+        if self._is_shutting_down:
             raise CallError("the server is shutting down")
         self._socket.settimeout(seconds)
         self._stream += 2
@@ -208,7 +208,7 @@ class Caller:
             if is_of_call and not self._is_complete:
                 raise CallError(f"the server has reset the call (error {_number(payload)} of HTTP/2)")
         elif kind == GOAWAY:
-            self._has_gone = True
+            self._is_shutting_down = True
             if _number(payload) & MAX_STREAM < self._stream and not self._is_complete:
                 raise CallError("the server is shutting down")
         # other frames need no answer
