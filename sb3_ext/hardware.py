@@ -137,7 +137,7 @@ def _end_idle_threads() -> None:
     """End the threads that OpenMP keeps for later work of this thread.
 
     GNU's OpenMP counts them as busy. If the cores do not suffice for all threads of a process, each wait of a team puts
-    its threads to sleep, and an update with two threads takes twice as long as with one.
+    its threads to sleep, and an update with two threads takes longer than with one.
     """
     if sys.platform == "linux":
         pause = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)

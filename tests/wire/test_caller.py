@@ -15,22 +15,29 @@ import grpc
 import pytest
 from hpack import Encoder
 
+from stand_ins.raw_frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PADDED,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    WITH_PRIORITY,
+    frame,
+    prefixed,
+)
 from unity_gym.connection import PlayerConnection
 from unity_gym.wire import caller as caller_module
 from unity_gym.wire.caller import Caller, CallError
 
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 1, 1, 4, 8, 32
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LARGE = random.Random(0).randbytes(3_000_000)
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def prefixed(message: bytes, compressed: int = 0) -> bytes:
-    return struct.pack(">BI", compressed, len(message)) + message
 
 
 def block(*fields: tuple[str, str]) -> bytes:

@@ -15,24 +15,31 @@ import pytest
 from hpack import Decoder, Encoder
 
 from stand_ins.faulty_player import connect_to
+from stand_ins.raw_frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PADDED,
+    PING,
+    PREFACE,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    WITH_PRIORITY,
+    frame,
+    prefixed,
+)
 from unity_gym import connection as connection_module
 from unity_gym.connection import PlayerConnection
 from unity_gym.errors import PlayerError, PlayerTimeoutError
 from unity_gym.wire import http2
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-END_STREAM, END_HEADERS, PADDED, WITH_PRIORITY = 1, 4, 8, 32
 PATH = "/communicator_objects.UnityToExternalProto/Exchange"
 MESSAGE = bytes(range(256)) * 20
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def prefixed(message: bytes, compressed: int = 0) -> bytes:
-    return struct.pack(">BI", compressed, len(message)) + message
 
 
 class RawClient:

@@ -156,7 +156,7 @@ class Caller:
         """
         assert self._socket is not None
         try:
-            received = self._socket.recv(*CHUNK)
+            received = self._socket.recv(CHUNK)
         except OSError as error:
             raise CallError(f"the server does not answer ({error})") from error
         if not received:

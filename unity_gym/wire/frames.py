@@ -17,7 +17,7 @@ END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 1, 1, 4, 8, 32  # flags
 HEADER_TABLE_SIZE, ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 1, 2, 4, 5, 6  # settings
 DEFAULT_WINDOW, DEFAULT_FRAME, MAX_WINDOW, MAX_FRAME = 65535, 16384, 2**31 - 1, 2**24 - 1
 MAX_STREAM = 2**31 - 1
-CHUNK = (1 << 18,)  # bytes to receive at most
+CHUNK = 1 << 18  # bytes to receive at most
 WINDOW_STEP = 1 << 30  # bytes after which the other side is allowed to send as many again
 
 FRAME_HEADER = struct.Struct(">HBBBL")  # high and low bytes of the length, type, flags, stream

@@ -549,7 +549,7 @@ class Transport:
                 if left >= _DIRECT and not state.pending and self._can_receive_directly(state):
                     self._receive_directly(state)
                 else:
-                    state.chunks.extend(map(self._receive, CHUNK))
+                    state.chunks.extend(map(self._receive, (CHUNK,)))
             except TimeoutError:
                 raise
             except OSError:
