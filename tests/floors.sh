@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 candidates="python3.10 python3.11" extras=scenes
-tests=(tests/wire/test_{decode,encode,http2,images}.py tests/test_{player,slots,spaces}.py tests/scenes/test_articulated.py)
+tests=(tests/wire/test_{caller,decode,encode,http2,images}.py tests/test_{player,slots,spaces}.py tests/scenes/test_articulated.py)
 if [ "${1:-}" = --sb3 ]; then
   candidates=python3.11 extras="scenes sb3 onnx"
   tests+=(tests/sb3_ext/test_{distributions,experience,export,networks,replay,settings,vec_env}.py)
@@ -31,5 +31,5 @@ PY
 cat "$folder/floors.txt"
 "$python" -m venv "$folder/venv"
 "$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$folder/floors.txt" \
-  --editable . hypothesis pillow psutil pytest pytest-timeout
+  --editable . grpcio hypothesis pillow psutil pytest pytest-timeout
 "$folder/venv/bin/python" -m pytest -q -p no:cacheprovider "${tests[@]}"
