@@ -133,7 +133,7 @@ def silent_build(folder: Path, after: str = "") -> str:
 
 def assert_launches_have_ended(folder: Path) -> None:
     """Check that no launch waits in a thread and no silent build runs."""
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPoolExecutor")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("launch of player")]
     for number in (folder / "started").read_text().split():
         assert not psutil.pid_exists(int(number))
 

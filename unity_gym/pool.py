@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,9 @@ from unity_gym.side_channels import (
 from unity_gym.slots import AgentTable, with_rows
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec, joined
 
+# Seconds between two looks at the launches. No lock is waited for: Ctrl-C just before such a wait is noticed only after
+# it, and one within a wait of `concurrent.futures` can leave its locks taken.
+_LAUNCH_PERIOD = 0.005
 _PATIENCE = 100  # environment steps until the first agent of a behavior, and until an agent's next decision
 _ANY_MODE = (
     'Where agents decide at times of their own, as in turn-based games, pass wait_for="any": then a step is one '
@@ -171,21 +174,35 @@ class PlayerPool:
 
         An error or an interrupt ends the other launches: they would delay it until their time-outs.
         """
-        starters = ThreadPoolExecutor(n_instances)
-        launches: list[Future[UnityEnvironment]] = []
+        started: list[int] = []
+        ended: list[int] = []
+        players: dict[int, UnityEnvironment] = {}
+        failures: list[BaseException] = []
+
+        def launch(worker: int) -> None:
+            started.append(worker)  # before it looks at the flag: who sets that flag looks at this list afterwards
+            try:
+                if not self._is_abandoned.is_set():
+                    players[worker] = self._launch(worker, seed + worker)
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                ended.append(worker)
+
         try:
             for worker in range(n_instances):
-                launches.append(starters.submit(self._launch, worker, seed + worker))  # an interrupt keeps the others
-            ended = wait(launches, return_when=FIRST_EXCEPTION).done
-            for launch in launches:
-                if launch in ended:
-                    launch.result()  # raises the error of the launch
+                threading.Thread(target=launch, args=(worker,), name=f"launch of player {worker}").start()
+            while len(ended) < n_instances and not failures:
+                time.sleep(_LAUNCH_PERIOD)
+            if failures:
+                raise failures[0]
         except BaseException:
             self._is_abandoned.set()
             raise
         finally:
-            starters.shutdown()
-            self.players += [launch.result() for launch in launches if launch.exception() is None]
+            while len(ended) < len(started):
+                time.sleep(_LAUNCH_PERIOD)
+            self.players += [players[worker] for worker in sorted(players)]
 
     def _launch(self, worker: int, seed: int) -> UnityEnvironment:
         options = self.options
