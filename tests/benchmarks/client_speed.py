@@ -42,6 +42,7 @@ from stand_in_player import (
 
 TIMEOUT = 60  # seconds that a client waits for the player
 COMPARED = {"ours": ("bare", "peer"), "vec_env": ("ours",)}  # clients whose speeds are divided
+QUIT = delimited(1, number(1, 400))
 PLAYER = str(Path(__file__).with_name("stand_in_player.py"))
 
 
@@ -109,6 +110,17 @@ def measure_vec_env(_: Workload, port: int) -> dict[str, Any]:
     return {"content": None, "context": context("numpy", "protobuf")}
 
 
+def client_messages(workload: Workload) -> tuple[bytes, bytes, bytes]:
+    """Return the messages that answer a player: its initialization, a RESET, and actions of all agents."""
+    action = packed_floats(6, [0.5] * workload.continuous) + packed_numbers(7, (1,) * len(workload.branches))
+    actions = delimited(1, BEHAVIOR) + delimited(2, delimited(1, action) * workload.agents)
+    return (
+        HEADER + delimited(3, delimited(2, delimited(2, "1.5.0"))),
+        HEADER + delimited(3, delimited(1, number(4, 1))),
+        HEADER + delimited(3, delimited(1, delimited(1, actions))),
+    )
+
+
 def measure_bare(workload: Workload, port: int) -> dict[str, Any]:
     """Run the bare transport: bytes to the main thread and back, because a user's loop runs there, and nothing read."""
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -125,22 +137,18 @@ def measure_bare(workload: Workload, port: int) -> dict[str, Any]:
     server.add_insecure_port(f"localhost:{port}")
     server.start()
 
-    action = packed_floats(6, [0.5] * workload.continuous) + packed_numbers(7, (1,) * len(workload.branches))
-    actions = delimited(1, BEHAVIOR) + delimited(2, delimited(1, action) * workload.agents)
-    message = HEADER + delimited(3, delimited(1, delimited(1, actions)))
-    start = HEADER + delimited(3, delimited(2, delimited(2, "1.5.0")))
-    reset = HEADER + delimited(3, delimited(1, number(4, 1)))
-    for reply in (start, reset):
+    *first, actions = client_messages(workload)
+    for reply in first:
         requests.get(timeout=TIMEOUT)
         replies.put(reply)
     requests.get(timeout=TIMEOUT)
 
     def step() -> None:
-        replies.put(message)
+        replies.put(actions)
         requests.get(timeout=TIMEOUT)
 
     run_bursts(step)
-    replies.put(delimited(1, number(1, 400)))
+    replies.put(QUIT)
     server.stop(1).wait()
     return {"content": None, "context": context()}
 

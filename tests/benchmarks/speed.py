@@ -81,6 +81,12 @@ PARTS = {
         "client_speed.py --rounds 8 --seconds 0.4",
         "--peer-python PEER/bin/python",
     ),
+    "player": Part(
+        "The player's end of the wire",
+        "Exchanges per second of the same messages with the embedded player's end of the wire (*caller*) and with the "
+        "client of grpcio. Both talk to our server, which reads nothing.",
+        "player_speed.py --rounds 8 --seconds 0.4",
+    ),
     "scenes": Part(
         "Embedded scenes",
         "Timesteps per second of processor time of the embedded player, without messages: one process, one thread, "
