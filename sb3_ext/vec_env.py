@@ -191,7 +191,7 @@ class UnityVecEnv(VecEnv):
         self._returns += rewards
         self._lengths += acting
         infos = self._new_infos()
-        if dones.any():
+        if np.count_nonzero(dones):
             self._add_final_infos(infos, np.flatnonzero(dones))
         self._add_stats(infos)
         return rewards, dones, infos

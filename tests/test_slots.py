@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stand_ins.reference_table import Entry, Model
-from unity_gym.slots import AgentTable
+from unity_gym.slots import AgentTable, indices
 from unity_gym.specs import (
     ActionSpec,
     Array,
@@ -57,7 +57,7 @@ def update_table(
     masks = np.array([entry.forbidden for entry in deciding], bool).reshape(-1, 3)
     decisions = DecisionSteps(**columns(deciding), action_mask=[masks[:, :2], masks[:, 2:]])
     terminals = TerminalSteps(**columns(ended), interrupted=np.array([entry.interrupted for entry in ended], bool))
-    rows: list[int] = table.update(decisions, terminals, player).tolist()
+    rows: list[int] = indices(table.update(decisions, terminals, player)).tolist()
     return rows
 
 

@@ -26,13 +26,14 @@ from unity_gym.side_channels import (
     StatsAggregationMethod,
     StatsSideChannel,
 )
-from unity_gym.slots import AgentTable, with_rows
+from unity_gym.slots import AgentTable, Rows, indices, with_rows
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec, joined
 
 # Seconds between two looks at the launches. No lock is waited for: Ctrl-C just before such a wait is noticed only after
 # it, and one within a wait of `concurrent.futures` can leave its locks taken.
 _LAUNCH_PERIOD = 0.005
 _PATIENCE = 100  # environment steps until the first agent of a behavior, and until an agent's next decision
+_LOWEST, _HIGHEST = np.array(-1, np.float32), np.array(1, np.float32)  # continuous actions
 _ANY_MODE = (
     'Where agents decide at times of their own, as in turn-based games, pass wait_for="any": then a step is one '
     "exchange, and each agent acts when it requests a decision."
@@ -150,7 +151,7 @@ class PlayerPool:
         self._misfits: list[str] = []  # behaviors that are incompatible with the shared table
         self._launched = False  # the first reset is over: a warning reports new behaviors
         self._steps = [_Step()] * n_instances
-        self._requesting: dict[tuple[str, int], Array] = {}  # the rows that request an action, in the player's order
+        self._requesting: dict[tuple[str, int], Rows] = {}  # the rows that request an action, in the player's order
         self._under_way: set[int] = set()  # players with a message sent and no answer read
         self._unreported: list[int] = []  # players that were read in a call that then raised
         self._is_interrupted = False
@@ -578,18 +579,22 @@ class PlayerPool:
     def _set_actions(self, worker: int, step: _Step) -> None:
         for behavior, name in self._table_names.items():
             rows = self._requesting.get((behavior, worker))
-            if rows is None or not len(rows) or name is None or name not in step.actions:
+            if rows is None or name is None or name not in step.actions:
                 continue
-            action, acting = step.actions[name], step.acting[name]
-            covered = with_rows(acting, len(self.tables[name]))[rows]
-            if covered.all():
+            action, table = step.actions[name], self.tables[name]
+            covered = with_rows(step.acting[name], len(table))[rows]
+            if not len(covered):
+                continue
+            spec = table.spec.action_spec
+            if np.count_nonzero(covered) == len(covered):
                 selected = ActionTuple(action.continuous[rows], action.discrete[rows])
             else:
-                selected = self.tables[name].spec.action_spec.empty_action(len(rows))
-                selected.continuous[covered] = action.continuous[rows[covered]]
-                selected.discrete[covered] = action.discrete[rows[covered]]
-            continuous = selected.continuous  # a copy, as the rows are indices
-            np.minimum(np.maximum(continuous, -1, out=continuous), 1, out=continuous)  # in less time than np.clip
+                selected = spec.empty_action(len(covered))
+                acting = indices(rows)[covered]
+                selected.continuous[covered] = action.continuous[acting]
+                selected.discrete[covered] = action.discrete[acting]
+            if spec.continuous_size:  # clipped in less time than by np.clip
+                selected.add_continuous(np.minimum(np.maximum(selected.continuous, _LOWEST), _HIGHEST))
             self.players[worker].set_actions(behavior, selected)
 
     def _read(self, worker: int) -> None:
@@ -602,10 +607,12 @@ class PlayerPool:
         for name, sources in behaviors.items():
             steps = [player.get_steps(behavior) for behavior in sources]
             rows = self.tables[name].update(*joined(steps), worker)
-            start = 0
-            for behavior, (decisions, _) in zip(sources, steps, strict=True):
-                self._requesting[behavior, worker] = rows[start : start + len(decisions)]
-                start += len(decisions)
+            if len(sources) == 1:
+                self._requesting[sources[0], worker] = rows
+                continue
+            ends = np.cumsum([len(decisions) for decisions, _ in steps])
+            for behavior, part in zip(sources, np.split(indices(rows), ends[:-1]), strict=True):
+                self._requesting[behavior, worker] = part
 
     def _table_name(self, behavior: str, spec: BehaviorSpec) -> str | None:
         """Return the name of the table with the agents of a behavior, None if it is not controlled.
@@ -651,7 +658,7 @@ class PlayerPool:
     def behavior_of(self, row: int) -> str | None:
         """Return the behavior in which a row of the shared table requests a decision; None: in none."""
         for (behavior, _), rows in self._requesting.items():
-            if row in rows:
+            if row in indices(rows):
                 return behavior
         return None
 
@@ -713,10 +720,10 @@ class PlayerPool:
         for table in self.tables.values():
             rows = slice(None) if len(self.players) == 1 else table.player == worker
             requests = table.requests_decision[rows]
-            if (table.alive[rows] & ~requests).any():
+            if np.count_nonzero(table.alive[rows] & ~requests):
                 return False
-            requested |= bool(requests.any())
-            ended |= not autoreset and bool((table.terminated[rows] | table.truncated[rows]).any())
+            requested |= bool(np.count_nonzero(requests))
+            ended |= not autoreset and bool(np.count_nonzero(table.terminated[rows] | table.truncated[rows]))
         return requested or ended
 
     def close(self) -> None:

@@ -25,6 +25,11 @@ def with_rows(array: Array, rows: int, fill: float = 0) -> Array:
     return np.concatenate([array, np.full((missing, *array.shape[1:]), fill, array.dtype)])
 
 
+def indices(rows: Rows) -> Array:
+    """Return the indices of rows that `AgentTable.update` has returned."""
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+
+
 class AgentTable:
     """Table of the agents of one behavior, over one or several players: arrays with one row per agent.
 
@@ -113,18 +118,19 @@ class AgentTable:
             self._grow(rows - len(self))
         self._index_keys()
 
-    def update(self, decisions: DecisionSteps, terminals: TerminalSteps, player: int = 0) -> Array:
+    def update(self, decisions: DecisionSteps, terminals: TerminalSteps, player: int = 0) -> Rows:
         """Apply the results of one environment step of one player.
 
-        :return: Row of each agent that requests a decision, int (number of these agents,), in the order of `decisions`.
+        :return: Rows of the agents that request a decision, in the order of `decisions`: a slice where they are
+            consecutive, which numpy reads in less time, else their indices.
         """
         self._step_count += 1
         if len(terminals):
             self._end(terminals, player)
         if not len(decisions):
-            return np.zeros(0, np.intp)
-        rows, where = self._rows_of_deciding(decisions, player)
-        self._store_decisions(where, decisions)
+            return slice(0, 0)
+        rows = self._rows_of_deciding(decisions, player)
+        self._store_decisions(rows, decisions)
         return rows
 
     def truncate_episodes(self, player: int = 0) -> None:
@@ -157,7 +163,7 @@ class AgentTable:
         # Agents without a decision in the ended episode are unknown to the algorithms, so no end is reported for them.
         is_alive = rows >= 0
         is_alive[is_alive] = self.alive[rows[is_alive]]
-        if is_alive.all():
+        if np.count_nonzero(is_alive) == len(rows):
             reward, group_reward, interrupted, final = (
                 terminals.reward,
                 terminals.group_reward,
@@ -172,7 +178,7 @@ class AgentTable:
 
     def _close_episodes(self, rows: Array, final: Sequence[Array], interrupted: Array) -> None:
         first = self._awaits_outcome(rows)
-        if not first.all():
+        if np.count_nonzero(first) < len(rows):
             ended, final, interrupted = rows[first], [array[first] for array in final], interrupted[first]
         else:
             ended = rows
@@ -209,11 +215,11 @@ class AgentTable:
         awaits: Array = self._running[rows] & ~(self.terminated[rows] | self.truncated[rows])
         return awaits
 
-    def _rows_of_deciding(self, decisions: DecisionSteps, player: int) -> tuple[Array, Rows]:
-        """Return the row of each agent, and the same as a slice where the rows are consecutive."""
+    def _rows_of_deciding(self, decisions: DecisionSteps, player: int) -> Rows:
+        """Return the row of each agent, as a slice where the rows are consecutive."""
         ids = decisions.agent_id.tobytes()
         if player in self._last and self._last[player][0] == ids:  # mostly the same agents as in the step before
-            return self._last[player][1:]
+            return self._last[player][1]
         keys = self._keys(decisions.agent_id, player)
         rows = self._find(keys)
         new = np.flatnonzero(rows < 0)
@@ -228,8 +234,8 @@ class AgentTable:
             self._index_keys()
         first = int(rows[0])
         follows = (rows == np.arange(first, first + len(rows))).all()
-        self._last[player] = ids, rows, slice(first, first + len(rows)) if follows else rows
-        return self._last[player][1:]
+        self._last[player] = ids, slice(first, first + len(rows)) if follows else rows
+        return self._last[player][1]
 
     def _free_row(self, group: int, player: int, taken: Array, present: DecisionSteps) -> int:
         """Return the row that a new agent of `group` takes, −1 for none.
@@ -272,7 +278,7 @@ class AgentTable:
         return agent_ids.astype(np.int64) + (player << _ID_BITS)
 
     def _index_keys(self) -> None:
-        self._last: dict[int, tuple[bytes, Array, Rows]] = {}  # per player: ids of the last requests, rows
+        self._last: dict[int, tuple[bytes, Rows]] = {}  # per player: ids of the last requests, rows
         self._order = np.argsort(self._key)
         self._sorted_keys = self._key[self._order]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, IntFlag
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -171,11 +171,12 @@ class ActionSpec(NamedTuple):
                     f"behavior {behavior!r} has {n_agents} agents that wait for an action and takes {kind} actions "
                     f"of shape ({n_agents}, {width}), got {part.shape}"
                 )
-        if self.continuous_size and not np.isfinite(action.continuous).all():
+        if self.continuous_size and np.count_nonzero(np.isfinite(action.continuous)) < action.continuous.size:
             raise ActionError(f"the continuous actions for behavior {behavior!r} hold NaN or infinite values")
         if self.discrete_size and n_agents:
             chosen = action.discrete
-            if chosen.min() < 0 or (chosen >= self.discrete_branches).any():
+            # as unsigned numbers, negative ones are larger than any branch
+            if np.count_nonzero(chosen.view(np.uint32) >= _branch_sizes(self.discrete_branches)):
                 raise ActionError(
                     f"the discrete actions for behavior {behavior!r} lie outside its branches "
                     f"{self.discrete_branches}: smallest {chosen.min(axis=0)}, largest {chosen.max(axis=0)}"
@@ -195,6 +196,11 @@ class ActionSpec(NamedTuple):
     def create_hybrid(continuous_size: int, discrete_branches: tuple[int, ...]) -> ActionSpec:
         """Return a specification with continuous and discrete actions (hybrid actions)."""
         return ActionSpec(continuous_size, discrete_branches)
+
+
+@cache
+def _branch_sizes(branches: tuple[int, ...]) -> Array:
+    return np.array(branches, np.uint32)
 
 
 class BehaviorSpec(NamedTuple):

@@ -84,15 +84,14 @@ def train(
     seed: int,
     peer_learn: str | None,
     limits: argparse.Namespace,
-    demonstrations: Path,
     earlier: Run | None = None,
 ) -> Run:
     """Train, and return the line of the run and the summaries of each behavior.
 
     :param peer_learn: The command `mlagents-learn`; None runs `unity-learn`.
     :param limits: Timesteps per behavior (`steps`, None for those of the configuration), `minutes`, the folder that
-        keeps the run (`results`, None for none), and whether agents act in another process (`worker`).
-    :param demonstrations: Folder of the `.demo` files that the configuration reads.
+        keeps the run (`results`, None for none), whether agents act in another process (`worker`), and the folder of
+        the `.demo` files that the configuration reads (`demonstrations`).
     :param earlier: The part of the run to resume; None starts a new run.
     """
     path = CONFIGS / f"{config}.yaml"
@@ -104,7 +103,7 @@ def train(
     end = "max_steps"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "demonstrations").symlink_to(demonstrations.resolve())
+        (folder / "demonstrations").symlink_to(limits.demonstrations.resolve())
         results = (limits.results or folder / "results").resolve()
         _line_file(results, config, trainer, seed).unlink(missing_ok=True)  # a run without a line starts again
         flags = [f"--seed={seed}", f"--run-id={_name(config, trainer, seed)}", f"--results-dir={results}"]
@@ -217,7 +216,8 @@ def _own_command(config: str, seed: int, peer_learn: str | None, limits: argpars
     steps = [] if limits.steps is None else ["--steps", str(limits.steps)]
     peer = [] if peer_learn is None else ["--peer-learn", "PEER/bin/mlagents-learn"]
     worker = ["--worker"] if limits.worker and peer_learn is None else []
-    arguments = [config, "--seeds", str(seed), *steps, "--minutes", f"{limits.minutes:g}", *worker, *peer]
+    shown = [] if limits.demonstrations == DEMONSTRATIONS else ["--demonstrations", "FOLDER"]
+    arguments = [config, "--seeds", str(seed), *steps, "--minutes", f"{limits.minutes:g}", *worker, *peer, *shown]
     return shlex.join([*threads, "python", "tests/benchmarks/learning.py", *arguments])
 
 
@@ -343,9 +343,7 @@ def main() -> None:
             break
         config, trainer, seed = named.pop(0)
         earlier = cut_off_run(config, seed, arguments) if trainer == OURS else None
-        record, curves = train(
-            config, seed, peer if trainer == PEER else None, arguments, arguments.demonstrations, earlier
-        )
+        record, curves = train(config, seed, peer if trainer == PEER else None, arguments, earlier)
         save(record, curves, arguments.folder, arguments.results)
         print(json.dumps(record), flush=True)
         if record["end"] == INTERRUPTED:
