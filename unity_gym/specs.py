@@ -176,7 +176,7 @@ class ActionSpec(NamedTuple):
         if self.discrete_size and n_agents:
             chosen = action.discrete
             # as unsigned numbers, negative ones are larger than any branch
-            if np.count_nonzero(chosen.view(np.uint32) >= _branch_sizes(self.discrete_branches)):
+            if np.count_nonzero(chosen.view(np.uint32) >= _branch_sizes(tuple(self.discrete_branches))):
                 raise ActionError(
                     f"the discrete actions for behavior {behavior!r} lie outside its branches "
                     f"{self.discrete_branches}: smallest {chosen.min(axis=0)}, largest {chosen.max(axis=0)}"
