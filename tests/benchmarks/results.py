@@ -153,7 +153,7 @@ def row(config: str, runs: list[dict[str, Any]]) -> str:
     peers = [f"{rewards(peer)} (seed {_seeds(peer)}; {timesteps(peer)} timesteps, {wall_time(peer)})"] if peer else []
     cells.append("; ".join([*peers, *side_by_side(runs)]) or "not run yet")
     sources = [run["source"] for run in runs if "source" in run]
-    sources += ["*own demonstration*" for run in ours if "--demonstrations" in run["command"]]
+    sources += ["*own demonstration*" for run in ours if "--demonstrations" in run.get("command", "")]
     cells.append("; ".join(dict.fromkeys(sources)))
     return "| " + " | ".join(cells) + " |"
 
