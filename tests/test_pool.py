@@ -163,6 +163,23 @@ def test_ctrl_c_while_players_start_ends_their_launches(tmp_path: Path, seconds:
     assert_launches_have_ended(tmp_path)
 
 
+def test_ctrl_c_that_does_not_wake_the_main_thread_ends_the_launches(tmp_path: Path) -> None:
+    """A signal just before a wait of the main thread, or one that another thread gets, does not end that wait."""
+    options = PlayerOptions(file_name=silent_build(tmp_path), timeout_wait=60)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    interrupt = threading.Timer(0.5, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGALRM))
+    started = time.monotonic()
+    try:
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            PlayerPool(options, n_instances=2)
+    finally:
+        interrupt.join()
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - started < 30
+    assert_launches_have_ended(tmp_path)
+
+
 # --- Stepping players independently -----------------------------------------------------------------------------------
 
 BEHAVIOR = faulty_player.BEHAVIOR

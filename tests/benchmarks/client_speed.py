@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,8 @@ from stand_in_player import (
 )
 
 TIMEOUT = 60  # seconds that a client waits for the player
-COMPARED = {"ours": ("bare", "peer"), "vec_env": ("ours",)}  # clients whose speeds are divided
+COMPARED = {"ours": ("bare", "peer"), "vec_env": ("ours",), "caller": ("grpcio",)}  # whose speeds are divided
+Burst = dict[str, float]  # steps per second ("speed"), microseconds of processor time per step ("cpu")
 QUIT = delimited(1, number(1, 400))
 PLAYER = str(Path(__file__).with_name("stand_in_player.py"))
 
@@ -191,11 +192,11 @@ class Client:
             text=True,
         )
 
-    def burst(self, seconds: float) -> dict[str, float]:
+    def burst(self, seconds: float) -> Burst:
         """Run one burst."""
         assert self._process.stdin
         print(seconds, file=self._process.stdin, flush=True)
-        result: dict[str, float] = self._read()
+        result: Burst = self._read()
         return result
 
     def finish(self) -> dict[str, Any]:
@@ -230,34 +231,45 @@ def check_same_content(workload: str, contents: dict[str, Any]) -> None:
 
 def compare(workload: str, pythons: dict[str, str], seconds: float, rounds: int) -> dict[str, str]:
     """Print the rows of one workload and return the versions that each client ran with."""
-    results: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
     clients = {}
     try:
         for name, python in pythons.items():
             clients[name] = Client(name, python, workload)
-        for client in clients.values():
-            client.burst(seconds)  # warm-up
-        for first in range(rounds):
-            order = list(pythons)
-            for name in order[first % len(order) :] + order[: first % len(order)]:
-                results[name].append(clients[name].burst(seconds))
+        results = take_turns({name: client.burst for name, client in clients.items()}, seconds, rounds)
         ends = {name: client.finish() for name, client in clients.items()}
     finally:
         for client in clients.values():
             client.kill()
     if {"ours", "peer"} <= ends.keys():
         check_same_content(workload, {name: end["content"] for name, end in ends.items()})
+    print_rows(workload, results)
+    return {name: end["context"] for name, end in ends.items()}
+
+
+def take_turns(programs: Mapping[str, Callable[[float], Burst]], seconds: float, rounds: int) -> dict[str, list[Burst]]:
+    """Run one burst of each program per round, after one to warm up, and return all of each program."""
+    for burst in programs.values():
+        burst(seconds)
+    results: dict[str, list[Burst]] = {name: [] for name in programs}
+    order = list(programs)
+    for first in range(rounds):
+        for name in order[first % len(order) :] + order[: first % len(order)]:
+            results[name].append(programs[name](seconds))
+    return results
+
+
+def print_rows(workload: str, results: dict[str, list[Burst]]) -> None:
+    """Print the row of each program."""
     for name, bursts in results.items():
         speeds = [burst["speed"] for burst in bursts]
         cpu = statistics.median(burst["cpu"] for burst in bursts)
         range_of_speeds = f"{statistics.median(speeds):.0f} ({min(speeds):.0f} to {max(speeds):.0f})"
         ratios = [ratio(name, other, results) for other in COMPARED.get(name, ()) if other in results]
         print(f"| `{workload}` | {name} | {range_of_speeds} | {cpu:.0f} | {'; '.join(ratios)} |", flush=True)
-    return {name: end["context"] for name, end in ends.items()}
 
 
-def ratio(client: str, other: str, results: dict[str, list[dict[str, float]]]) -> str:
-    """Return the ratio of the speeds of two clients, with its quartiles."""
+def ratio(client: str, other: str, results: dict[str, list[Burst]]) -> str:
+    """Return the ratio of the speeds of two programs, with its quartiles."""
     pairs = zip(results[client], results[other], strict=True)
     low, middle, high = statistics.quantiles([a["speed"] / b["speed"] for a, b in pairs])
     return f"{middle:.2f} of {other} ({low:.2f} to {high:.2f})"

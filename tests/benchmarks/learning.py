@@ -319,7 +319,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=120, help="of a run at most (default: 120)")
     parser.add_argument("--worker", action="store_true", help="agents of unity-learn act in another process")
     parser.add_argument("--peer-learn", metavar="COMMAND", help="run mlagents-learn, too (--all) or instead")
-    parser.add_argument("--demonstrations", type=Path, default=DEMONSTRATIONS, help="folder of Unity's .demo files")
+    parser.add_argument(
+        "--demonstrations", type=Path, default=DEMONSTRATIONS, help="folder of the .demo files (default: Unity's)"
+    )
     parser.add_argument("--folder", type=Path, default=Path(__file__).with_name("learning"), help="of the curves")
     parser.add_argument("--results", type=Path, help="folder that keeps the runs with their policies (default: none)")
     parser.add_argument("--page", type=Path, default=REPOSITORY / "docs" / "results.md", help="file of the table")

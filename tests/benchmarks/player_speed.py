@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import subprocess
 import sys
 import time
 
 import psutil
-from client_speed import PLAYER, QUIT, TIMEOUT, client_messages, ratio
+from client_speed import PLAYER, QUIT, TIMEOUT, Burst, client_messages, print_rows, take_turns
 from stand_in_player import WORKLOADS, Workload, messages, status
 
 from unity_gym.connection import PlayerConnection
@@ -45,7 +44,7 @@ class StandIn:
         self._connection.receive(TIMEOUT)
         self._connection.send(reply)
 
-    def burst(self, seconds: float) -> dict[str, float]:
+    def burst(self, seconds: float) -> Burst:
         """Return the exchanges per second, and the microseconds of the player's processor time per exchange."""
         cpu, start = self._processor_time(), time.perf_counter()
         for steps in itertools.count(1):  # noqa: B007 (the number is used after the loop)
@@ -86,23 +85,13 @@ def main() -> None:
     print("| workload | player | steps/s | CPU of the player per step, µs | ratio of neighboring bursts |")
     print("|---|---|---|---|---|")
     for workload in WORKLOADS:
-        results: dict[str, list[dict[str, float]]] = {player: [] for player in PLAYERS}
         players = {player: StandIn(player, workload) for player in PLAYERS}
         try:
-            for player in players.values():
-                player.burst(arguments.seconds)  # warm-up
-            for _ in range(arguments.rounds):
-                for name, player in players.items():
-                    results[name].append(player.burst(arguments.seconds))
+            bursts = {name: player.burst for name, player in players.items()}
+            print_rows(workload, take_turns(bursts, arguments.seconds, arguments.rounds))
         finally:
             for player in players.values():
                 player.close()
-        for name, bursts in results.items():
-            speeds = [burst["speed"] for burst in bursts]
-            cpu = statistics.median(burst["cpu"] for burst in bursts)
-            compared = ratio("caller", "grpcio", results) if name == "caller" else ""
-            speed = f"{statistics.median(speeds):.0f} ({min(speeds):.0f} to {max(speeds):.0f})"
-            print(f"| `{workload}` | {name} | {speed} | {cpu:.0f} | {compared} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
 - **ended by**: the documented reward, `max_steps` of the configuration, a limit, or Ctrl-C. The latter two cut the run
   off; longer training may reach more.
 - **source**: empty for runs of this benchmark. *earlier*: its earlier version, with older code. Other benchmarks have
-  their own numbers of players and areas, which their page names with their commands. *own demonstration*: Unity's was
-  not available, and a policy of `unity-learn` was recorded instead (`tests/benchmarks/README.md` has the command).
+  their own numbers of players and areas, which their page names with their commands. *other
+  demonstration*: not Unity's, but of the folder that the command names (`tests/benchmarks/README.md` has its origin).
 
 Each run with its command and curve is a line of `tests/benchmarks/learning/runs.jsonl`, with the commit of the code or,
 for figures with a source, the commit that recorded them. A resumed run names the commits of its earlier parts
@@ -153,7 +153,7 @@ def row(config: str, runs: list[dict[str, Any]]) -> str:
     peers = [f"{rewards(peer)} (seed {_seeds(peer)}; {timesteps(peer)} timesteps, {wall_time(peer)})"] if peer else []
     cells.append("; ".join([*peers, *side_by_side(runs)]) or "not run yet")
     sources = [run["source"] for run in runs if "source" in run]
-    sources += ["*own demonstration*" for run in ours if "--demonstrations" in run.get("command", "")]
+    sources += ["*other demonstration*" for run in ours if "--demonstrations" in run.get("command", "")]
     cells.append("; ".join(dict.fromkeys(sources)))
     return "| " + " | ".join(cells) + " |"
 
