@@ -63,6 +63,12 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
+def players_of(process: psutil.Process) -> list[psutil.Process]:
+    """Return the embedded players of a run, without the watchdogs, whose arguments are `-c` and a player's command."""
+    lines = {child: child.cmdline() for child in process.children(recursive=True)}
+    return [child for child, line in lines.items() if "unity_gym.scenes" in line and "-c" not in line]
+
+
 def await_line(process: subprocess.Popen[str], part: str) -> None:
     assert process.stdout is not None
     for line in process.stdout:

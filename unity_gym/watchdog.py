@@ -183,8 +183,11 @@ class _Report:
             if len(self._lines) == 2:
                 self.code = int(self._lines[1])
                 self.has_ended.set()
-        if self.code is None and self._lines:
-            self.code = -9  # SIGKILL, which Windows does not have: the watchdog was killed, and `_end` kills its child
+        if (child := self.child) is not None:  # the watchdog was killed; nothing else ends the child when we die
+            self.code = -9  # SIGKILL, which Windows does not have
+            if sys.platform != "win32":
+                with contextlib.suppress(OSError):
+                    os.killpg(child, signal.SIGKILL)
         self.has_ended.set()
         self._has_started.set()
 
@@ -201,8 +204,5 @@ def _end(watchdog: subprocess.Popen[bytes], report: _Report, owner: int) -> None
     except subprocess.TimeoutExpired:
         watchdog.kill()
         watchdog.wait()
-    if report.child is not None and sys.platform != "win32":  # the watchdog was killed
-        with contextlib.suppress(OSError):
-            os.killpg(report.child, signal.SIGKILL)
     report.thread.join(timeout=1.0)
     watchdog.stdout.close()

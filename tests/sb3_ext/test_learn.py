@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 import yaml
+from small_runs import players_of
 from stable_baselines3 import PPO as PlainPPO  # noqa: N811
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -262,13 +263,9 @@ def test_training_progress_is_saved_when_a_player_fails(tmp_path: Path) -> None:
     flags = ("--num-envs", "2", "--max-lifetime-restarts", "0")
     process = start(tmp_path, config(tmp_path, summary_freq=100), "--run-id", "failed", *flags)
     await_line(process, "Step: 100.")
-    players = [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "unity_gym.scenes" in child.cmdline() and "Player-1.log" in " ".join(child.cmdline())
-    ]
-    for player in players:
-        player.kill()
+    players = players_of(psutil.Process(process.pid))
+    (player,) = (player for player in players if "Player-1.log" in " ".join(player.cmdline()))
+    player.kill()
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert output.splitlines()[-1].startswith("[INFO] Basic: saved results/failed/Basic/Basic-")

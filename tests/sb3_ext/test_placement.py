@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from contextlib import closing, nullcontext
 from multiprocessing import Pipe
@@ -18,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import psutil
 import pytest
-from small_runs import assert_equal, await_line, run, weights, workers_of, write
+from small_runs import assert_equal, await_line, players_of, run, weights, workers_of, write
 from stable_baselines3.common.utils import set_random_seed
 
 from sb3_ext import PPO, UnityVecEnv, joint
@@ -92,11 +91,6 @@ def test_more_workers_than_players_raise(tmp_path: Path, capsys: pytest.CaptureF
     assert not (tmp_path / "ppo").exists()
 
 
-def players(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in children if "unity_gym.scenes" in child.cmdline()]
-
-
 @posix
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_player_that_dies_is_launched_again_and_the_run_ends_as_planned(tmp_path: Path, workers: str) -> None:
@@ -104,7 +98,7 @@ def test_a_player_that_dies_is_launched_again_and_the_run_ends_as_planned(tmp_pa
     flags = ["--env", "Unity-Basic-v0", "--num-envs", "2", "--num-workers", workers, "--run-id", "again"]
     process = run(tmp_path, file, *flags)
     await_line(process, "Step: 100.")
-    players(process)[0].kill()
+    players_of(psutil.Process(process.pid))[0].kill()
     output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert "is launched again: " in output
