@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from unity_gym.connection import CHECK_PERIOD
-from unity_gym.display import VirtualDisplay
 from unity_gym.environment import UnityEnvironment, wire_seed
 from unity_gym.errors import ActionError, InvalidValueError, NotReadyError, PlayerTimeoutError, UnityGymError
+from unity_gym.launches import LaunchedPlayers
 from unity_gym.options import PlayerOptions
-from unity_gym.player import EMBEDDED
-from unity_gym.side_channels import (
-    EngineConfigurationChannel,
-    EnvironmentParametersChannel,
-    RenderingChannel,
-    SideChannel,
-    StatsAggregationMethod,
-    StatsSideChannel,
-)
 from unity_gym.slots import AgentTable, Rows, indices, with_rows
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec, joined
 
-# Seconds between two looks at the launches. No lock is waited for: Ctrl-C just before such a wait is noticed only after
-# it, and one within a wait of `concurrent.futures` can leave its locks taken.
-_LAUNCH_PERIOD = 0.005
 _PATIENCE = 100  # environment steps until the first agent of a behavior, and until an agent's next decision
 _LOWEST, _HIGHEST = np.array(-1, np.float32), np.array(1, np.float32)  # continuous actions
 _ANY_MODE = (
@@ -73,24 +58,7 @@ class _Guard:
             self._pool._is_interrupted = self._outer
 
 
-class _PoolPlayer(UnityEnvironment):
-    """Player of a pool, which stops waiting once the pool cannot be made.
-
-    :param is_pool_abandoned: Set once another player could not be launched or the caller was interrupted.
-    :param options: Parameters of `UnityEnvironment`.
-    """
-
-    def __init__(self, is_pool_abandoned: threading.Event, **options: Any) -> None:
-        self._is_pool_abandoned = is_pool_abandoned
-        super().__init__(**options)
-
-    def _check(self) -> None:
-        if self._is_pool_abandoned.is_set():
-            raise CancelledError
-        super()._check()
-
-
-class PlayerPool:
+class PlayerPool(LaunchedPlayers):
     """Pool of n players whose agents share one `AgentTable` per behavior.
 
     `step` and `step_once` step all players together, always in the same order. `send` and `receive` step each player on
@@ -132,18 +100,7 @@ class PlayerPool:
         rows: int = 0,
         share_table: bool = False,
     ) -> None:
-        if n_instances < 1:
-            raise UnityGymError(f"n_instances must be at least 1, got {n_instances}")
-        if n_instances > 1 and options.file_name is None:
-            raise UnityGymError("the Editor is one player: name a build in file_name, or leave n_instances at 1")
-        if n_instances > 1 and options.side_channels:
-            raise UnityGymError("a side channel belongs to one player: leave n_instances at 1 to pass side_channels")
-        if options.display not in (None, "xvfb"):
-            raise InvalidValueError(f"display must be None (this machine's screen) or 'xvfb', got {options.display!r}")
-        self.options = options
         self.tables: dict[str, AgentTable] = {}
-        self.rendering: dict[int, RenderingChannel] = {}
-        self._areas_to_draw = areas_to_draw
         self._selected = None if behavior is None else (behavior,) if isinstance(behavior, str) else tuple(behavior)
         self._rows = rows
         self._shares_table = share_table
@@ -156,122 +113,7 @@ class PlayerPool:
         self._unreported: list[int] = []  # players that were read in a call that then raised
         self._is_interrupted = False
         self._has_reported_rhythms = False
-        self._probed: set[int] = set()  # the players whose first RESET was not requested yet
-        self.players: list[UnityEnvironment] = []
-        self._parameters: dict[int, EnvironmentParametersChannel] = {}
-        self._stats: dict[int, StatsSideChannel] = {}
-        seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if options.seed is None else options.seed
-        wire_seed(seed)
-        self._display = VirtualDisplay() if options.display == "xvfb" else None
-        self._is_abandoned = threading.Event()
-        try:
-            self._launch_players(n_instances, seed)
-        except BaseException:
-            self.close()
-            raise
-
-    def _launch_players(self, n_instances: int, seed: int) -> None:
-        """Launch all players at the same time, as a build takes seconds to start.
-
-        An error or an interrupt ends the other launches: they would delay it until their time-outs.
-        """
-        started: list[int] = []
-        ended: list[int] = []
-        players: dict[int, UnityEnvironment] = {}
-        failures: list[BaseException] = []
-
-        def launch(worker: int) -> None:
-            started.append(worker)  # before it looks at the flag: who sets that flag looks at this list afterwards
-            try:
-                if not self._is_abandoned.is_set():
-                    players[worker] = self._launch(worker, seed + worker)
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                ended.append(worker)
-
-        try:
-            for worker in range(n_instances):
-                threading.Thread(target=launch, args=(worker,), name=f"launch of player {worker}").start()
-            while len(ended) < n_instances and not failures:
-                time.sleep(_LAUNCH_PERIOD)
-            if failures:
-                raise failures[0]
-        except BaseException:
-            self._is_abandoned.set()
-            raise
-        finally:
-            while len(ended) < len(started):
-                time.sleep(_LAUNCH_PERIOD)
-            self.players += [players[worker] for worker in sorted(players)]
-
-    def _launch(self, worker: int, seed: int) -> UnityEnvironment:
-        options = self.options
-        no_graphics = options.no_graphics
-        if options.no_graphics_monitor and not no_graphics:
-            no_graphics = worker != 0
-        if options.file_name is None or str(options.file_name).startswith(EMBEDDED) or no_graphics is False:
-            return self._start(worker, seed, no_graphics=bool(no_graphics))
-        player = self._start(worker, seed, no_graphics=True)
-        try:
-            player.reset()
-            blank = _blank_cameras(player)
-        except BaseException:
-            player.close()
-            raise
-        if not blank:
-            self._probed.add(worker)
-            return player
-        player.close()
-        if no_graphics:
-            raise UnityGymError(
-                f"without graphics the cameras {blank} send blank images: leave no_graphics out"
-                " (on a machine without a screen together with display='xvfb')"
-            )
-        return self._start(worker, seed, no_graphics=False)
-
-    def _start(self, worker: int, seed: int, no_graphics: bool) -> UnityEnvironment:
-        options = self.options
-        arguments = list(options.additional_args)
-        if options.num_areas is not None and str(options.file_name).startswith(EMBEDDED):
-            arguments += ["--areas", str(options.num_areas)]
-        engine, parameters = EngineConfigurationChannel(), EnvironmentParametersChannel()
-        self._parameters[worker] = parameters
-        self._stats[worker] = StatsSideChannel()
-        engine.set_configuration_parameters(
-            width=options.width,
-            height=options.height,
-            quality_level=options.quality_level,
-            time_scale=options.time_scale,
-            target_frame_rate=options.target_frame_rate,
-            capture_frame_rate=options.capture_frame_rate,
-        )
-        for key, value in options.environment_parameters.items():
-            parameters.set_float_parameter(key, value)
-        channels: list[SideChannel] = [engine, parameters, *options.side_channels]
-        if not any(isinstance(channel, StatsSideChannel) for channel in channels):
-            channels.append(self._stats[worker])
-        if self._areas_to_draw:
-            self.rendering[worker] = RenderingChannel()
-            self.rendering[worker].draw(self._areas_to_draw)
-            channels.append(self.rendering[worker])
-        return _PoolPlayer(
-            self._is_abandoned,
-            file_name=options.file_name,
-            worker_id=worker,
-            base_port=options.base_port,
-            seed=seed,
-            no_graphics=no_graphics,
-            timeout_wait=options.timeout_wait,
-            additional_args=arguments,
-            side_channels=channels,
-            log_folder=options.log_folder,
-            num_areas=options.num_areas or 1,
-            visual_dtype=options.visual_dtype,
-            uncompressed_layout=options.uncompressed_layout,
-            trust_peer=options.trust_peer,
-            environment_variables={} if self._display is None else {"DISPLAY": self._display.name},
-        )
+        super().__init__(options, n_instances, areas_to_draw)
 
     def reset(self, seed: int | None = None) -> None:
         """Send RESET to all players and wait until each has an agent that requests a decision.
@@ -312,21 +154,6 @@ class PlayerPool:
             self._exchange_until_ready(deadline)
         self._is_interrupted = False
         self._launched = True
-
-    def set_environment_parameters(self, parameters: Mapping[str, float]) -> None:
-        """Set environment parameters, which the scene reads by name; they are sent with the next environment step.
-
-        :raises InvalidValueError: If a value is no finite number; then none of them is set.
-        """
-        EnvironmentParametersChannel.check(parameters)
-        for channel in self._parameters.values():
-            for key, value in parameters.items():
-                channel.set_float_parameter(key, value)
-
-    @property
-    def environment_parameters(self) -> list[EnvironmentParametersChannel]:
-        """The channel of each player, for samplers, which `set_environment_parameters` cannot set."""
-        return [self._parameters[worker] for worker in sorted(self._parameters)]
 
     def resume(self) -> None:
         """Continue after all episodes have ended, until each player has an agent that requests a decision."""
@@ -662,20 +489,6 @@ class PlayerPool:
                 return behavior
         return None
 
-    def pop_stats(self) -> dict[str, float]:
-        """Return the statistics that the scenes sent since the last call, each aggregated as the scene requests.
-
-        A histogram's value is its mean. Empty if the user passed a `StatsSideChannel`, which then receives all of them.
-        """
-        values: dict[str, list[float]] = {}
-        methods: dict[str, StatsAggregationMethod] = {}
-        for channel in self._stats.values():
-            if channel.stats:
-                for key, pairs in channel.get_and_reset_stats().items():
-                    values.setdefault(key, []).extend(value for value, _ in pairs)
-                    methods[key] = pairs[-1][1]
-        return {key: _aggregate(values[key], methods[key]) for key in values}
-
     def _await_behavior(self, deadline: float) -> None:
         """Continue until the given behavior has an agent, which may request its first decision later or spawn later."""
         exchanges = 0
@@ -726,30 +539,6 @@ class PlayerPool:
             ended |= not autoreset and bool(np.count_nonzero(table.terminated[rows] | table.truncated[rows]))
         return requested or ended
 
-    def close(self) -> None:
-        """Close all players. Can be called any number of times."""
-        for player in self.players:
-            player.close()
-        if self._display is not None:
-            self._display.close()
-
-
-def _blank_cameras(player: UnityEnvironment) -> list[str]:
-    """Return the visual sensors that show every agent one uniform color, as cameras do in a player without graphics."""
-    blank = []
-    for name, spec in player.behavior_specs.items():
-        arrays = player.get_steps(name)[0].obs
-        for sensor, array in zip(spec.observation_specs, arrays, strict=True):
-            if sensor.is_visual and not np.ptp(array, axis=(2, 3)).any():
-                blank.append(f"{name}: {sensor.name}")
-    return blank
-
 
 def _listed(agent_ids: list[int]) -> str:
     return f"agents {agent_ids[:10]}" + (f" and {len(agent_ids) - 10} more" if len(agent_ids) > 10 else "")
-
-
-def _aggregate(values: list[float], method: StatsAggregationMethod) -> float:
-    if method is StatsAggregationMethod.MOST_RECENT:
-        return values[-1]
-    return sum(values) if method is StatsAggregationMethod.SUM else sum(values) / len(values)

@@ -1,0 +1,241 @@
+"""Players that are launched together, with the side channels that their options ask for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from typing import Any
+
+import numpy as np
+
+from unity_gym.display import VirtualDisplay
+from unity_gym.environment import UnityEnvironment, wire_seed
+from unity_gym.errors import InvalidValueError, UnityGymError
+from unity_gym.options import PlayerOptions
+from unity_gym.player import EMBEDDED
+from unity_gym.side_channels import (
+    EngineConfigurationChannel,
+    EnvironmentParametersChannel,
+    RenderingChannel,
+    SideChannel,
+    StatsAggregationMethod,
+    StatsSideChannel,
+)
+
+# Seconds between two looks at the launches. No lock is waited for: Ctrl-C just before such a wait is noticed only after
+# it, and one within a wait of `concurrent.futures` can leave its locks taken.
+_LAUNCH_PERIOD = 0.005
+
+
+class _LaunchedPlayer(UnityEnvironment):
+    """Player that stops waiting once the launches are abandoned.
+
+    :param are_abandoned: Set once another player could not be launched or the caller was interrupted.
+    :param options: Parameters of `UnityEnvironment`.
+    """
+
+    def __init__(self, are_abandoned: threading.Event, **options: Any) -> None:
+        self._are_abandoned = are_abandoned
+        super().__init__(**options)
+
+    def _check(self) -> None:
+        if self._are_abandoned.is_set():
+            raise CancelledError
+        super()._check()
+
+
+class LaunchedPlayers:
+    """Players that are launched together, and their side channels.
+
+    All start at the same time, as a build takes seconds to start. An error or an interrupt ends all launches.
+
+    :param options: Options for launching and configuring each player.
+    :param n_instances: Number of players.
+    :param areas_to_draw: Number of areas per player that it draws and sends images of.
+    :raises PlayerError: If a player cannot be started.
+    :raises UnityGymError: If several players are Editors, or custom side channels are passed with several players.
+    """
+
+    def __init__(self, options: PlayerOptions, n_instances: int = 1, areas_to_draw: int = 0) -> None:
+        if n_instances < 1:
+            raise UnityGymError(f"n_instances must be at least 1, got {n_instances}")
+        if n_instances > 1 and options.file_name is None:
+            raise UnityGymError("the Editor is one player: name a build in file_name, or leave n_instances at 1")
+        if n_instances > 1 and options.side_channels:
+            raise UnityGymError("a side channel belongs to one player: leave n_instances at 1 to pass side_channels")
+        if options.display not in (None, "xvfb"):
+            raise InvalidValueError(f"display must be None (this machine's screen) or 'xvfb', got {options.display!r}")
+        self.options = options
+        self.players: list[UnityEnvironment] = []
+        self.rendering: dict[int, RenderingChannel] = {}
+        self._areas_to_draw = areas_to_draw
+        self._probed: set[int] = set()  # the players whose first RESET was not requested yet
+        self._parameters: dict[int, EnvironmentParametersChannel] = {}
+        self._stats: dict[int, StatsSideChannel] = {}
+        seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if options.seed is None else options.seed
+        wire_seed(seed)
+        self._display = VirtualDisplay() if options.display == "xvfb" else None
+        self._are_abandoned = threading.Event()
+        try:
+            self._launch_players(n_instances, seed)
+        except BaseException:
+            self.close()
+            raise
+
+    def _launch_players(self, n_instances: int, seed: int) -> None:
+        """Launch all players at the same time.
+
+        An error or an interrupt ends the other launches: they would delay it until their time-outs.
+        """
+        started: list[int] = []
+        ended: list[int] = []
+        players: dict[int, UnityEnvironment] = {}
+        failures: list[BaseException] = []
+
+        def launch(worker: int) -> None:
+            started.append(worker)  # before it looks at the flag: who sets that flag looks at this list afterwards
+            try:
+                if not self._are_abandoned.is_set():
+                    players[worker] = self._launch(worker, seed + worker)
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                ended.append(worker)
+
+        try:
+            for worker in range(n_instances):
+                threading.Thread(target=launch, args=(worker,), name=f"launch of player {worker}").start()
+            while len(ended) < n_instances and not failures:
+                time.sleep(_LAUNCH_PERIOD)
+            if failures:
+                raise failures[0]
+        except BaseException:
+            self._are_abandoned.set()
+            raise
+        finally:
+            while len(ended) < len(started):
+                time.sleep(_LAUNCH_PERIOD)
+            self.players += [players[worker] for worker in sorted(players)]
+
+    def _launch(self, worker: int, seed: int) -> UnityEnvironment:
+        options = self.options
+        no_graphics = options.no_graphics
+        if options.no_graphics_monitor and not no_graphics:
+            no_graphics = worker != 0
+        if options.file_name is None or str(options.file_name).startswith(EMBEDDED) or no_graphics is False:
+            return self._start(worker, seed, no_graphics=bool(no_graphics))
+        player = self._start(worker, seed, no_graphics=True)
+        try:
+            player.reset()
+            blank = _blank_cameras(player)
+        except BaseException:
+            player.close()
+            raise
+        if not blank:
+            self._probed.add(worker)
+            return player
+        player.close()
+        if no_graphics:
+            raise UnityGymError(
+                f"without graphics the cameras {blank} send blank images: leave no_graphics out"
+                " (on a machine without a screen together with display='xvfb')"
+            )
+        return self._start(worker, seed, no_graphics=False)
+
+    def _start(self, worker: int, seed: int, no_graphics: bool) -> UnityEnvironment:
+        options = self.options
+        arguments = list(options.additional_args)
+        if options.num_areas is not None and str(options.file_name).startswith(EMBEDDED):
+            arguments += ["--areas", str(options.num_areas)]
+        engine, parameters = EngineConfigurationChannel(), EnvironmentParametersChannel()
+        self._parameters[worker] = parameters
+        self._stats[worker] = StatsSideChannel()
+        engine.set_configuration_parameters(
+            width=options.width,
+            height=options.height,
+            quality_level=options.quality_level,
+            time_scale=options.time_scale,
+            target_frame_rate=options.target_frame_rate,
+            capture_frame_rate=options.capture_frame_rate,
+        )
+        for key, value in options.environment_parameters.items():
+            parameters.set_float_parameter(key, value)
+        channels: list[SideChannel] = [engine, parameters, *options.side_channels]
+        if not any(isinstance(channel, StatsSideChannel) for channel in channels):
+            channels.append(self._stats[worker])
+        if self._areas_to_draw:
+            self.rendering[worker] = RenderingChannel()
+            self.rendering[worker].draw(self._areas_to_draw)
+            channels.append(self.rendering[worker])
+        return _LaunchedPlayer(
+            self._are_abandoned,
+            file_name=options.file_name,
+            worker_id=worker,
+            base_port=options.base_port,
+            seed=seed,
+            no_graphics=no_graphics,
+            timeout_wait=options.timeout_wait,
+            additional_args=arguments,
+            side_channels=channels,
+            log_folder=options.log_folder,
+            num_areas=options.num_areas or 1,
+            visual_dtype=options.visual_dtype,
+            uncompressed_layout=options.uncompressed_layout,
+            trust_peer=options.trust_peer,
+            environment_variables={} if self._display is None else {"DISPLAY": self._display.name},
+        )
+
+    def set_environment_parameters(self, parameters: Mapping[str, float]) -> None:
+        """Set environment parameters, which the scene reads by name; they are sent with the next environment step.
+
+        :raises InvalidValueError: If a value is no finite number; then none of them is set.
+        """
+        EnvironmentParametersChannel.check(parameters)
+        for channel in self._parameters.values():
+            for key, value in parameters.items():
+                channel.set_float_parameter(key, value)
+
+    @property
+    def environment_parameters(self) -> list[EnvironmentParametersChannel]:
+        """The channel of each player, for samplers, which `set_environment_parameters` cannot set."""
+        return [self._parameters[worker] for worker in sorted(self._parameters)]
+
+    def pop_stats(self) -> dict[str, float]:
+        """Return the statistics that the scenes sent since the last call, each aggregated as the scene requests.
+
+        A histogram's value is its mean. Empty if the user passed a `StatsSideChannel`, which then receives all of them.
+        """
+        values: dict[str, list[float]] = {}
+        methods: dict[str, StatsAggregationMethod] = {}
+        for channel in self._stats.values():
+            if channel.stats:
+                for key, pairs in channel.get_and_reset_stats().items():
+                    values.setdefault(key, []).extend(value for value, _ in pairs)
+                    methods[key] = pairs[-1][1]
+        return {key: _aggregate(values[key], methods[key]) for key in values}
+
+    def close(self) -> None:
+        """Close all players. Can be called any number of times."""
+        for player in self.players:
+            player.close()
+        if self._display is not None:
+            self._display.close()
+
+
+def _blank_cameras(player: UnityEnvironment) -> list[str]:
+    """Return the visual sensors that show every agent one uniform color, as cameras do in a player without graphics."""
+    blank = []
+    for name, spec in player.behavior_specs.items():
+        arrays = player.get_steps(name)[0].obs
+        for sensor, array in zip(spec.observation_specs, arrays, strict=True):
+            if sensor.is_visual and not np.ptp(array, axis=(2, 3)).any():
+                blank.append(f"{name}: {sensor.name}")
+    return blank
+
+
+def _aggregate(values: list[float], method: StatsAggregationMethod) -> float:
+    if method is StatsAggregationMethod.MOST_RECENT:
+        return values[-1]
+    return sum(values) if method is StatsAggregationMethod.SUM else sum(values) / len(values)
