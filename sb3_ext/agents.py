@@ -151,7 +151,7 @@ def memory_before(state: tuple[np.ndarray, ...] | None, episode_start: np.ndarra
     if size and not starts.all():
         raise UnityGymError(
             "predict() got no state in mid-episode: pass the state that the previous call returned. Evaluate with "
-            "stable_baselines3's evaluate_policy; sb3-contrib's drops the state"
+            "stable_baselines3's evaluate_policy in the model's own environment; sb3-contrib's drops the state"
         )
     return np.zeros((n, size), np.float32)
 
@@ -208,7 +208,7 @@ class UnityAgents:
 class VecEnvAgents:
     """Sub-environments of any `VecEnv`, each of which acts at every step. The object is its own table.
 
-    Rows whose info has `alive` False, such as rows without an agent of a wrapped `UnityVecEnv`, do not act.
+    Of a wrapped `UnityVecEnv`, rows do not act whose info has `alive` False (no agent) or `requests_decision` False.
 
     :param env: Environment, after its reset.
     :param space: Conversion of its observations and actions.
@@ -222,7 +222,7 @@ class VecEnvAgents:
         self.observations = space.sensor_arrays(observations)
         self.final_observations = [array.copy() for array in self.observations]
         self.reward, self.group_reward = np.zeros(n, np.float32), np.zeros(n, np.float32)
-        self._read_alive(env.unwrapped.reset_infos)  # wrappers do not forward them
+        self._read_requests(env.unwrapped.reset_infos)  # wrappers do not forward them
         self.terminated, self.truncated = np.zeros(n, bool), np.zeros(n, bool)
         branches = space.spec.action_spec.discrete_branches
         self._masked = bool(branches) and is_masking_supported(env)
@@ -250,14 +250,14 @@ class VecEnvAgents:
         self.terminated, self.truncated = dones.copy(), np.zeros(len(self), bool)
         for row in np.flatnonzero(dones).tolist():
             self._end(row, infos[row])
-        self._read_alive(infos)
+        self._read_requests(infos)
         self._read_masks()
         return rewards, dones, infos
 
-    def _read_alive(self, infos: list[dict[str, Any]]) -> None:
-        has_alive = bool(infos) and "alive" in infos[0]
+    def _read_requests(self, infos: list[dict[str, Any]]) -> None:
+        key = next((key for key in ("requests_decision", "alive") if infos and key in infos[0]), None)
         self.requests_decision = (
-            np.array([info["alive"] for info in infos]) if has_alive else np.ones(self._env.num_envs, bool)
+            np.ones(self._env.num_envs, bool) if key is None else np.array([info[key] for info in infos])
         )
 
     def _end(self, row: int, info: dict[str, Any]) -> None:

@@ -6,13 +6,16 @@ import copy
 import io
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
@@ -252,6 +255,16 @@ class UnityAlgorithm(BaseAlgorithm):
     def acting_policy(self) -> AgentPolicy:
         """Policy that acts now."""
         return self.policy if self._running is None or self._acting_copy is None else self._acting_copy
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        given: Any = env
+        if isinstance(given, gym.vector.VectorEnv) or hasattr(given, "possible_agents"):
+            raise UnityGymError(
+                f"an algorithm needs a VecEnv, such as UnityVecEnv('Unity-3DBall-v0'), or a gymnasium.Env, got "
+                f"{type(env).__name__}"
+            )
+        return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     def _adapter_of(self, env: VecEnv) -> SpaceAdapter:
         unity = (env.table.spec, env.layout) if isinstance(env, UnityVecEnv) else None
@@ -546,8 +559,31 @@ class UnityAlgorithm(BaseAlgorithm):
         deterministic: bool = False,
         action_masks: np.ndarray | None = None,
     ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
-        """Return the actions for one observation or a batch; see `AgentPolicy.predict`."""
+        """Return the actions for one observation or a batch; see `AgentPolicy.predict`.
+
+        Without `action_masks`, the present observations of the model's own `UnityVecEnv` get its masks. For others, a
+        warning reports that the model's environment masks actions.
+        """
+        if action_masks is None:
+            action_masks = self._present_masks(observation)
         return self.acting_policy.predict(observation, state, episode_start, deterministic, action_masks)
+
+    def _present_masks(self, observation: np.ndarray | dict[str, np.ndarray]) -> np.ndarray | None:
+        """Return the masks of the model's environment if it is in the state of this observation."""
+        if self.env is None or not is_masking_supported(self.env):
+            return None
+        masks = np.asarray(get_action_masks(self.env))
+        unity = self.env.unwrapped
+        if isinstance(unity, UnityVecEnv) and unity.is_current(observation):
+            return masks
+        if not masks.all():
+            warnings.warn(
+                "predict() got no action_masks, and the environment masks actions: it may return some that the scene "
+                "ignores. Pass action_masks=env.action_masks(), or evaluate with evaluate_policy of "
+                "sb3_contrib.common.maskable.evaluation",
+                stacklevel=3,
+            )
+        return None
 
     def save(
         self,
@@ -573,7 +609,8 @@ class UnityAlgorithm(BaseAlgorithm):
         """Load a model; see `BaseAlgorithm.load`.
 
         :param kwargs: Parameters to change, under the names here or in Stable-Baselines3.
-        :raises UnityGymError: If a parameter is given under two names, or is not supported.
+        :raises UnityGymError: If a parameter is given under two names, or is not supported, or another class has saved
+            the model.
         """
         if saved := [name for name in cls.saved_parameters if name in kwargs]:
             raise UnityGymError(
@@ -582,7 +619,13 @@ class UnityAlgorithm(BaseAlgorithm):
         gamma = {"gamma": kwargs.pop("gamma")} if "gamma" in kwargs else {}  # discount of the saved signal
         own = cls.sb3_names.translate(env, kwargs)
         others = {name: value for name, value in kwargs.items() if not cls.sb3_names.has(name)}
-        return super().load(path, env, device, custom_objects, print_system_info, force_reset, **(others | own | gamma))
+        given = others | own | gamma
+        try:
+            return super().load(path, env, device, custom_objects, print_system_info, force_reset, **given)
+        except TypeError as error:
+            raise UnityGymError(
+                f"{path} is no model of sb3_ext.{cls.__name__}: {error}. Load it with the class that saved it"
+            ) from error
 
     def get_parameters(self) -> dict[str, dict[str, Any]]:
         """Return the parameters after a running update; see `BaseAlgorithm.get_parameters`."""

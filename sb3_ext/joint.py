@@ -155,6 +155,9 @@ class JointTraining:
         """Add the learners of new behaviors while no sampler collects."""
         appeared, self._appeared = self._appeared, {}
         self._add_behaviors(appeared)
+        if appeared:
+            for sampler in self._samplers:
+                sampler.start_matches()
 
     @property
     def _is_overlapped(self) -> bool:

@@ -300,12 +300,14 @@ class RemoteSampler:
         try:
             samples: Samples = self._receive(proceed)
         except SamplerLostError as error:
-            self._recover(error, proceed)
-            return Samples()
+            return self._recover(error, proceed)
         return samples
 
-    def _recover(self, error: SamplerLostError, proceed: Callable[[], bool]) -> None:
-        """Start the sampler again, in the state of the other ones, within the limits."""
+    def _recover(self, error: SamplerLostError, proceed: Callable[[], bool]) -> Samples:
+        """Start the sampler again, in the state of the other ones, within the limits.
+
+        :return: The behaviors of its agents, some of which may be new; nothing else.
+        """
         while True:
             if not all(self._restarts.allows(player) for player in self._players):
                 raise error
@@ -314,22 +316,21 @@ class RemoteSampler:
             self._channel = self._place.open(self._number, self._arguments)
             try:
                 if self.wait(proceed):
-                    self._restore()
-                else:
-                    self._channel.close()
+                    return Samples(appeared=self._restore())
+                self._channel.close()
+                return Samples()
             except SamplerLostError as again:
                 error = again
-            else:
-                return
 
-    def _restore(self) -> None:
-        self._call("appeared")
+    def _restore(self) -> dict[str, BehaviorSpec]:
+        appeared = self.appeared()
         for learner in self._learners:
             self._call("assign", *self._assignment(learner))
         self._call("set_parameters", list(self._parameters.values()), True)
         if self._team:
             self._call("set_team", self._team, False)
         self._call("start_matches")
+        return appeared
 
     @staticmethod
     def wait_for_any(samplers: Sequence[RemoteSampler], seconds: float) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,7 @@ class BehaviorRecord:
 
         :param experience: Collected experience that was not used for training yet.
         """
+        self.model.finish_update()  # weights, counters and random numbers of one moment
         step = self.model.num_timesteps
         self._next_checkpoint = (step // self.settings.checkpoint_interval + 1) * self.settings.checkpoint_interval
         if (step, self.model._n_updates) != self._saved:
@@ -161,7 +163,9 @@ class BehaviorRecord:
             if experience:
                 arrays: dict[str, Array] = {}
                 for number, part in enumerate(experience):
-                    arrays |= prefixed(str(number), part.arrays())
+                    version = part.decisions["version"] - self.model.version  # that of a resumed run starts at 0
+                    saved = replace(part, decisions={**part.decisions, "version": version})
+                    arrays |= prefixed(str(number), saved.arrays())
                 write(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
             try:
                 self._checkpoints.save(self.model, newest, deterministic=self.settings.is_deterministic)

@@ -263,8 +263,8 @@ class Sampler:
         self._matchmaker.learn(team)
 
     def start_matches(self) -> None:
-        """Start the first matches, after all teams that appeared are assigned."""
-        self._matchmaker.store_outcomes()
+        """Start the first matches of teams that appeared, after all of them are assigned."""
+        self._matchmaker.start_matches()
 
     def load(self, behavior: str, weights: Mapping[str, Array], version: int) -> None:
         """Replace the acting weights of a behavior."""

@@ -234,7 +234,7 @@ class SelfPlay:
     def save_if_due(self) -> bool:
         """Take a snapshot if a multiple of `save_steps` has passed since the last one.
 
-        :return: Whether a snapshot was due.
+        :return: Whether `newest_snapshot` is new.
         """
         assert self._model is not None, "after setup"
         steps = self._model.num_timesteps
@@ -242,7 +242,7 @@ class SelfPlay:
         if is_due:
             self._next_save = _next_multiple(steps, self.save_steps)
             self._take_snapshot(self._model)
-        return is_due
+        return is_due and self.window > 0
 
     def newest_snapshot(self) -> tuple[int, dict[str, Array]]:
         """Return step and weights of the last snapshot."""
@@ -438,6 +438,10 @@ class Matchmaker:
             self._rate(self._teams[self.learning])
         if self._due:
             self._draw(sorted(self._due - {self.learning}))
+        self.start_matches()
+
+    def start_matches(self) -> None:
+        """Start the matches of all rows whose episode starts."""
         for team in self._teams.values():
             self._start_matches(team)
 

@@ -282,20 +282,23 @@ class Training(JointTraining):
     def _step(self) -> None:
         """Collect until the next event, and process it."""
         super()._step()
-        for learner in self._recorded:
+        recorded = self._recorded
+        for learner in recorded:
             record = self._records[learner.name]
             if record.is_summary_due:
                 record.statistics.add({tag: [value] for tag, value in self._curricula.stats.items()})
                 elo = None if learner.self_play is None else learner.self_play.elo
                 LOG.info(record.summarize(self._seconds, self._timers, elo))
                 self._progress.restart()
+        self._advance_lessons()
+        self._change_team()
+        for learner in recorded:  # with the lessons and the team that follow
+            record = self._records[learner.name]
             if record.is_checkpoint_due:
                 with self._timers("checkpoint"):
                     record.save(self._experience(learner))
                     self._write_status()
                     LOG.debug("Saved a checkpoint of %s at step %d", learner.name, learner.model.num_timesteps)
-        self._advance_lessons()
-        self._change_team()
         for name, bar in self._bars.items():
             bar.update(self._learners[name].model.num_timesteps - bar.n)
 

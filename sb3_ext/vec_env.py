@@ -135,6 +135,17 @@ class UnityVecEnv(VecEnv):
         self._add_stats(self.reset_infos)
         return self._layout.select(self._table.observations)  # type: ignore[no-any-return]
 
+    def is_current(self, observations: VecEnvObs) -> bool:
+        """Return whether these are the present observations, which the last step or reset returned."""
+        present = self._layout.select(self._table.observations)
+        if not isinstance(present, dict):
+            return not isinstance(observations, dict) and np.array_equal(observations, present)
+        return (
+            isinstance(observations, dict)
+            and observations.keys() == present.keys()
+            and all(np.array_equal(observations[key], part) for key, part in present.items())
+        )
+
     def step_async(self, actions: np.ndarray) -> None:
         """Store the actions of all agents for `step_wait`."""
         self._actions = action_tuple(self._table.spec.action_spec, actions, self.num_envs)

@@ -77,6 +77,10 @@ def registered_options(env_id: str) -> dict[str, Any]:
     :raises InvalidValueError: If the id is not one of this package; the message lists them.
     """
     options_by_id = _options()
+    if not isinstance(env_id, str):
+        raise InvalidValueError(
+            f"env_id must be a registered id, such as 'Unity-3DBall-v0', got {type(env_id).__name__}"
+        )
     name = env_id.removeprefix("unity_gym:")
     if name not in options_by_id:
         raise InvalidValueError(f"no environment {env_id!r}; the known ones are {sorted(options_by_id)}")

@@ -101,7 +101,7 @@ class ActionTuple:
     def add_discrete(self, discrete: Array) -> None:
         """Set the discrete part, an integer array (n, number of branches).
 
-        :raises ActionError: If it is not a 2-dimensional array of integers.
+        :raises ActionError: If it is not a 2-dimensional array of integers that int32 can hold.
         """
         array = np.asarray(discrete)
         if array.dtype.kind not in "iu" or array.ndim != 2:
@@ -110,6 +110,8 @@ class ActionTuple:
                 f"shape {array.shape}"
             )
         self._discrete = array.astype(self.discrete_dtype, copy=False)
+        if self._discrete is not array and not np.array_equal(self._discrete, array):
+            raise ActionError(f"there is no branch with the index {array[self._discrete != array][0]}")
 
     def __len__(self) -> int:
         for part in (self._continuous, self._discrete):

@@ -39,19 +39,18 @@ def render_frames(pool: PlayerPool, table: AgentTable, ended: bool = False) -> t
     first camera among the agent's sensors. The image of a row that has had no agent is black.
 
     :param pool: Players that were launched with a number of areas to draw.
-    :param ended: Whether to return the last state of the ended episode instead; for one agent only.
+    :param ended: Whether to return the last state of the ended episode instead, for the first row.
     :raises UnityGymError: If the player draws nothing and the agents have no camera.
     """
     frames: list[Array | None] = [None] * len(table)
     for worker, channel in pool.rendering.items():
         rows = np.flatnonzero(table.player == worker)
-        if ended and channel.last_end is not None:
-            frames[rows[0]] = channel.last_end
-        elif channel.frames:
+        images = channel.frames | ({0: channel.last_end} if ended and channel.last_end is not None else {})
+        if images:
             for agent, row in enumerate(rows):
-                frames[row] = channel.frames[agent * len(channel.frames) // len(rows)]
+                frames[row] = images[agent * len(images) // len(rows)]
             for row in np.flatnonzero(table.player < 0):
-                frames[row] = np.zeros_like(channel.frames[0])
+                frames[row] = np.zeros_like(images[0])
     return tuple(frame if frame is not None else _camera_image(table, row, ended) for row, frame in enumerate(frames))
 
 

@@ -1,7 +1,8 @@
 """Client side of one HTTP/2 connection that carries the unary gRPC method `Exchange`, for a player.
 
 The caller's own thread reads and writes the socket, so that no message changes threads. The server is asked to compress
-headers without a table (HPACK), so that each header block can be decoded alone, which only an error requires.
+headers without a table (HPACK), so that each header block has its meaning alone: one that is equal to the last of a
+successful call needs no decoding.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Caller:
         self._stream_window = 0
         self._reply: list[bytes] = []
         self._headers = b""  # the last header block
+        self._headers_of_success = b""  # that of a call with status 0
         self._headers_end_stream = self._is_complete = False
 
     def connect(self, seconds: float) -> None:
@@ -224,18 +226,25 @@ class Caller:
 
     def _message(self) -> bytes:
         """Return the message of a complete answer."""
+        if self._headers != self._headers_of_success:
+            self._check_status()
+            self._headers_of_success = self._headers
         data = self._reply[0] if len(self._reply) == 1 else b"".join(self._reply)
         if len(data) >= PREFIX.size:
             compressed, length = PREFIX.unpack_from(data)
             if not compressed and length == len(data) - PREFIX.size:
                 return data[PREFIX.size :]
-            raise CallError("the server's answer is compressed or incomplete")
+        raise CallError("the server's answer is compressed or incomplete")
+
+    def _check_status(self) -> None:
+        """Raise a `CallError` if the last headers have another status than success."""
         try:
             headers = dict(Decoder().decode(self._headers, raw=True))
         except HPACKError:
             headers = {}
         status, text = (headers.get(name, b"").decode(errors="replace") for name in (b"grpc-status", b"grpc-message"))
-        raise CallError(f"the server has answered with status {status or 'unknown'} of gRPC{text and ': '}{text}")
+        if status != "0":
+            raise CallError(f"the server has answered with status {status or 'unknown'} of gRPC{text and ': '}{text}")
 
 
 def _connected(port: int, seconds: float) -> socket.socket:
