@@ -162,6 +162,16 @@ def test_a_finished_episode_shows_its_last_state() -> None:
     env.close()
 
 
+def test_the_last_agent_of_several_leaves_an_image() -> None:
+    env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=2, render_mode="rgb_array")
+    env.reset(seed=1)
+    first = frame(env)
+    while env.agents:
+        env.step(dict.fromkeys(env.agents, np.ones(2, np.float32)))
+    assert not np.array_equal(frame(env), first)
+    env.close()
+
+
 def build_without_images(tmp_path: Path, scene: str) -> Path:
     """Return a player of an embedded scene that, like a Unity build, has no side channel for images."""
     program = tmp_path / "build.x86_64"

@@ -28,8 +28,8 @@ from sb3_ext.algorithm import UnityAlgorithm
 from sb3_ext.learn import main
 from sb3_ext.run_checkpoints import Checkpoints
 from sb3_ext.self_play import Matchmaker, Opponent
-from sb3_ext.settings import loads
-from sb3_ext.training import train
+from sb3_ext.settings import load, loads
+from sb3_ext.training import Training, train
 from stand_ins.two_teams_player import AREA, AREAS, CHOICES, MEMBER, TEAM, TIME, launcher
 from unity_gym.errors import InvalidValueError, UnityGymError
 from unity_gym.specs import ActionTuple, Array
@@ -367,7 +367,7 @@ def test_model_files_act_for_a_behavior_that_does_not_learn(make: Any, tmp_path:
 
 def config(folder: Path, scene: str, **keys: Any) -> str:
     """Write settings of both behaviors of a scene."""
-    names = {"Duel": ["Duelist"], "Hunt": ["Hunter", "Prey"]}[scene]
+    names = ["Duelist"] if scene == "Duel" else ["Hunter", "Prey"]
     play = {"save_steps": 120, "team_change": 240, "swap_steps": 60, "window": 3, **keys.pop("self_play", {})}
     behavior = {
         "trainer_type": "ppo",
@@ -450,6 +450,54 @@ def test_a_killed_run_resumes_with_its_snapshots_rating_and_team(tmp_path: Path)
             assert np.array_equal(part, weights[name])
     assert abs(after.elo - before.elo) < 90 / 3  # by matches of two agents and three decisions, of at most 1 each
     assert status(run)["Duelist"]["elo"] == after.elo
+
+
+class Killed(BaseException):
+    """End of the process, after which nothing is saved."""
+
+
+def test_a_run_that_is_killed_at_a_checkpoint_continues_with_the_team_that_was_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms: list[tuple[int, str]] = []
+    plain_change, plain_write = Training._change_team, Training._write_status
+
+    def change(self: Training) -> None:
+        before = self._learning_team
+        plain_change(self)
+        if self._learning_team != before:
+            terms.append((self._learners["Duelist"].model.num_timesteps // 240, self._learning_team))
+
+    def write_and_die(self: Training) -> None:
+        plain_write(self)
+        if self._learners["Duelist"].model.num_timesteps >= 720:
+            raise Killed
+
+    file = config(tmp_path, "Duel", checkpoint_interval=240, max_steps=1400)
+    options: dict[str, Any] = {"env_settings.seed": 1, "checkpoint_settings.results_dir": str(tmp_path)}
+    monkeypatch.setattr(Training, "_change_team", change)
+    monkeypatch.setattr(Training, "_write_status", write_and_die)
+    with pytest.raises(Killed):
+        train(load(file, options))
+    monkeypatch.setattr(Training, "_write_status", plain_write)
+    train(load(file, {**options, "checkpoint_settings.resume": True}))
+    assert terms == [(number, f"Duelist?team={number % 2}") for number in range(1, 6)]
+
+
+def test_a_behavior_that_appears_late_plays_matches(tmp_path: Path, run: Any) -> None:
+    run(config(tmp_path, "LateHunt"), "--seed", "1")
+    for name in ("Hunter", "Prey"):
+        (final,) = (tmp_path / "results" / "r" / name).glob(f"{name}-6*.zip")
+        assert PPO.load(final).num_timesteps >= 600
+
+
+def test_without_a_window_no_snapshot_is_new(make: Any) -> None:
+    play = SelfPlay(save_steps=60, window=0, play_against_latest_model_ratio=1)
+    model = small(make(play))
+    model.learn(200)
+    model.num_timesteps += 60
+    assert not play.save_if_due()
+    assert not play.snapshots
 
 
 def summaries_of(process: subprocess.Popen[str]) -> Iterator[tuple[str, str]]:

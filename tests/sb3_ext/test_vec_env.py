@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -10,8 +11,10 @@ from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
 
+import unity_gym
+from sb3_ext import PPO as UnityPPO  # noqa: N811
 from sb3_ext import UnityVecEnv
-from stand_ins import changing_agents_player
+from stand_ins import changing_agents_player, stress_player
 from stand_ins.changing_agents_player import COMES, ENDS
 from unity_gym.errors import InvalidValueError, UnityGymError
 
@@ -133,6 +136,65 @@ def test_masks_are_true_where_allowed() -> None:
     continuous = UnityVecEnv("Unity-3DBall-v0")
     assert not continuous.has_attr("action_masks")
     continuous.close()
+
+
+def test_rows_that_wait_do_not_act_behind_a_wrapper(tmp_path: Path) -> None:
+    class Counted(UnityVecEnv):
+        asked, rows = 0, 0
+
+        def step_async(self, actions: np.ndarray) -> None:
+            self.asked += int(self.table.requests_decision.sum())
+            self.rows += self.num_envs
+            super().step_async(actions)
+
+    env = Counted(
+        file_name=stress_player.launcher(tmp_path),
+        behavior="Runner",
+        num_envs=12,
+        wait_for="any",
+        no_graphics=False,
+        log_folder=tmp_path,
+        seed=1,
+    )
+    model = UnityPPO("UnityPolicy", VecMonitor(env), buffer_size=200, batch_size=50, policy_kwargs={"hidden_units": 8})
+    with pytest.warns(UserWarning, match="have not requested a decision"):
+        model.learn(400)
+    assert model.num_timesteps == env.asked < env.rows / 2
+    env.close()
+
+
+def test_predict_takes_the_masks_of_the_present_state_of_the_models_own_environment() -> None:
+    env, other = UnityVecEnv("Unity-Match3Vector-v0", seed=0), UnityVecEnv("Unity-Match3Vector-v0", seed=1)
+    memory = {"hidden_units": 8, "memory_size": 16, "sequence_length": 8}
+    model = UnityPPO("UnityPolicy", env, buffer_size=48, batch_size=24, policy_kwargs=memory)
+    observations, state = env.reset(), None
+    for _ in range(20):
+        actions, state = model.predict(observations, state)
+        assert env.action_masks()[np.arange(env.num_envs), actions].all()
+        observations, *_ = env.step(actions)
+    with pytest.warns(UserWarning, match=r"predict\(\) got no action_masks"):
+        model.predict(other.reset())
+    env.close()
+    other.close()
+
+
+def test_environments_of_other_kinds_raise_with_a_remedy() -> None:
+    with pytest.raises(InvalidValueError, match="env_id must be a registered id"):
+        UnityVecEnv(gym.make("Unity-Basic-v0"))  # type: ignore[arg-type]
+    for env in (gym.make_vec("Unity-Basic-v0", num_envs=8), unity_gym.parallel_env("Unity-Basic-v0")):
+        with pytest.raises(UnityGymError, match=r"an algorithm needs a VecEnv, such as UnityVecEnv"):
+            UnityPPO("UnityPolicy", env)  # type: ignore[arg-type]
+        env.close()
+
+
+def test_a_model_of_another_class_raises_with_the_remedy(tmp_path: Path) -> None:
+    env = UnityVecEnv("Unity-Basic-v0")
+    PPO("MlpPolicy", env, n_steps=8, batch_size=8).save(tmp_path / "plain.zip")
+    env.close()
+    with pytest.raises(
+        UnityGymError, match=r"plain\.zip is no model of sb3_ext\.PPO: .*Load it with the class that saved"
+    ):
+        UnityPPO.load(tmp_path / "plain.zip")
 
 
 def test_wrong_calls_raise() -> None:

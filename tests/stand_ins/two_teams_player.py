@@ -23,6 +23,7 @@ from unity_gym.specs import ActionSpec, Array
 
 AREAS, CHOICES = 3, 3
 INTERRUPTED = 3  # every third match of area 0
+LATE = 9
 AREA, TIME, TEAM, MEMBER = range(4)  # indices in the observation
 
 
@@ -78,6 +79,22 @@ class Duel(Scene):
 
 class Hunt(Duel):
     teams = (("Hunter", 2), ("Prey", 1))
+
+
+class LateHunt(Hunt):
+    """The hunters wait for the prey, which spawns late."""
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.ticks = 0
+        self.agents[1].enabled[:] = False
+
+    def after_step(self) -> None:
+        self.ticks += 1
+        if self.ticks == LATE:
+            self.agents[1].enabled[:] = True
+        elif self.ticks > LATE:
+            super().after_step()
 
 
 def launcher(folder: Path, scene: str = "Duel") -> str:

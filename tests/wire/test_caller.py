@@ -144,7 +144,8 @@ def test_large_messages_wait_for_the_windows_of_the_server(grpc_server) -> None:
 
 def test_the_window_of_the_client_is_renewed(grpc_server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caller_module, "WINDOW_STEP", 30_000)
-    monkeypatch.setattr(caller_module, "_GREETING", PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**31 - 1)))
+    settings = struct.pack(">HIHI", 1, 0, 4, 2**31 - 1)  # no header table, large windows of streams
+    monkeypatch.setattr(caller_module, "_GREETING", PREFACE + frame(SETTINGS, 0, 0, settings))
     caller = grpc_server(lambda *_: LARGE)  # of whose connection window 65,535 bytes are left
     for _ in range(2):
         assert caller.call(b"request", 30) == LARGE
@@ -171,6 +172,20 @@ def test_an_error_of_the_server_names_status_and_reason(grpc_server) -> None:
 
     with pytest.raises(CallError, match=r"status 8 of gRPC: Another player is connected\."):
         grpc_server(reject).call(b"request", 5)
+
+
+def test_a_message_with_the_status_of_an_error_raises_also_after_successful_calls(grpc_server) -> None:
+    def answer_or_fail(message: bytes, context: grpc.ServicerContext) -> bytes:
+        if message == b"fail":
+            context.set_code(grpc.StatusCode.INTERNAL)
+            context.set_details("It failed.")
+        return message
+
+    caller = grpc_server(answer_or_fail)
+    for message in (b"first", b"second"):
+        assert caller.call(message, 5) == message
+    with pytest.raises(CallError, match=r"status 13 of gRPC: It failed\."):
+        caller.call(b"fail", 5)
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
@@ -219,6 +234,7 @@ def test_frames_in_other_forms_are_read(piece: int) -> None:
         ),
         (frame(HEADERS, END_HEADERS | END_STREAM, 1, block(("grpc-status", "12"))), "status 12 of gRPC"),
         (frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\xff\xff\xff"), "status unknown of gRPC"),
+        (frame(HEADERS, END_HEADERS | END_STREAM, 1, block(("grpc-status", "0"))), "without a message"),
     ],
 )
 def test_a_server_that_does_not_answer_raises_with_a_reason(reply: bytes, reason: str) -> None:

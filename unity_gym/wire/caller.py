@@ -226,15 +226,17 @@ class Caller:
 
     def _message(self) -> bytes:
         """Return the message of a complete answer."""
-        if self._headers != self._headers_of_success:
-            self._check_status()
-            self._headers_of_success = self._headers
         data = self._reply[0] if len(self._reply) == 1 else b"".join(self._reply)
         if len(data) >= PREFIX.size:
             compressed, length = PREFIX.unpack_from(data)
-            if not compressed and length == len(data) - PREFIX.size:
-                return data[PREFIX.size :]
-        raise CallError("the server's answer is compressed or incomplete")
+            if compressed or length != len(data) - PREFIX.size:
+                raise CallError("the server's answer is compressed or incomplete")
+        if self._headers != self._headers_of_success:
+            self._check_status()
+            self._headers_of_success = self._headers
+        if len(data) < PREFIX.size:
+            raise CallError("the server has answered without a message")
+        return data[PREFIX.size :]
 
     def _check_status(self) -> None:
         """Raise a `CallError` if the last headers have another status than success."""
