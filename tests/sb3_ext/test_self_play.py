@@ -494,7 +494,7 @@ def test_a_behavior_that_appears_late_plays_matches(tmp_path: Path, run: Any) ->
 def test_without_a_window_no_snapshot_is_new(make: Any) -> None:
     play = SelfPlay(save_steps=60, window=0, play_against_latest_model_ratio=1)
     model = small(make(play))
-    model.learn(200)
+    model.learn(200, callback=SelfPlayCallback())
     model.num_timesteps += 60
     assert not play.save_if_due()
     assert not play.snapshots
