@@ -264,6 +264,7 @@ def test_actions_that_do_not_fit_raise_and_leave_the_environment_usable(
         ([0.5], None, r"shape \(1,\)"),
         (None, [[0.5]], "integer array.*float64"),
         (None, [0], r"integer array.*shape \(1,\)"),
+        (None, [[0], [2**32 + 1]], "no branch with the index 4294967297"),
     ],
 )
 def test_arrays_that_are_no_actions_raise(continuous: Any, discrete: Any, message: str) -> None:

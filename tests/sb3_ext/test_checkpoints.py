@@ -7,7 +7,9 @@ import io
 import json
 import pickle
 import shutil
+import time
 import zipfile
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from torch import nn
 
 from sb3_ext import POCA, PPO, SAC, OnnxPolicy
 from sb3_ext.agents import SpaceAdapter
-from sb3_ext.checkpoints import pack, unpack
+from sb3_ext.checkpoints import pack, read_checkpoint, unpack
 from sb3_ext.learn import main
 from sb3_ext.mlagents_checkpoint import MLAgentsCheckpoint, load_actor, load_critic, read_mlagents_checkpoint
 from sb3_ext.poca import UnityPOCAPolicy
@@ -330,6 +332,33 @@ def test_a_resumed_run_normalizes_by_the_advantages_before_its_checkpoint(tmp_pa
     newest = torch.linspace(0, 1, 20, dtype=torch.float64)
     torch.testing.assert_close(resumed._normalized(newest), saved._normalized(newest))
     assert len(resumed._recent_advantages) == 2
+
+
+def test_a_checkpoint_waits_for_a_background_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save, saved, update = Checkpoints.save, list[tuple[int, int]](), PPO.train
+
+    def update_slowly(model: PPO) -> None:
+        time.sleep(0.2)
+        update(model)
+
+    def note(self: Checkpoints, model: PPO, *arguments: Any, **options: Any) -> None:
+        assert model._running is None
+        steps, updates, policy = model.num_timesteps, model._n_updates, deepcopy(model.policy.state_dict())
+        save(self, model, *arguments, **options)
+        saved.append((steps, updates))
+        assert (model.num_timesteps, model._n_updates) == (steps, updates)
+        checkpoint = read_checkpoint(self.newest())
+        assert checkpoint.state["counters"]["_n_updates"] == updates
+        for name, part in checkpoint.parameters["policy"].items():
+            torch.testing.assert_close(part, policy[name], rtol=0, atol=0)
+
+    monkeypatch.setattr(PPO, "train", update_slowly)
+    monkeypatch.setattr(Checkpoints, "save", note)
+    sizes = {"buffer_size": 240, "batch_size": 60}
+    file = config(tmp_path, max_steps=1500, checkpoint_interval=130, threaded=True, hyperparameters=sizes)
+    assert main([file, "--results-dir", str(tmp_path), "--seed", "0"]) == 0
+    assert len(saved) >= 8
+    assert saved[-1][1] > saved[0][1]
 
 
 def policy_of(spec: BehaviorSpec, network: dict[str, Any], kind: Any = UnityPolicy) -> Any:

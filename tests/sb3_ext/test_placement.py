@@ -34,6 +34,7 @@ from sb3_ext.served_sampler import SamplerArguments
 from sb3_ext.settings import Constant, ConstantParameters, load
 from stand_ins import faulty_player
 from unity_gym.errors import UnityGymError
+from unity_gym.specs import ActionSpec, BehaviorSpec
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 
@@ -157,6 +158,7 @@ def test_experience_not_yet_learned_from_is_used_after_resume(tmp_path: Path) ->
     (experience,) = (tmp_path / "stopped" / "3DBall").glob("experience-*.npz")
     with np.load(experience) as arrays:
         kept = sum(int(arrays[name].sum()) for name in arrays.files if name.endswith(".lengths"))
+        assert max(arrays[name].max() for name in arrays.files if name.endswith("decisions.version")) <= 0
     assert step - 12 <= learned + kept <= step  # the decisions of the last step have no outcome
     assert kept > 0
     write(tmp_path, "3DBall", max_steps=step)  # nothing is left to be made, but to be learned
@@ -224,6 +226,7 @@ class StagedChannel:
     def __init__(self, answers: int, starts: bool = True) -> None:
         self.answers, self.starts = answers, starts
         self.calls: list[tuple[Any, ...]] = []
+        self.behaviors: dict[str, BehaviorSpec] = {}
         self.is_closed = False
 
     def call(self, method: str, *arguments: Any) -> None:
@@ -238,7 +241,7 @@ class StagedChannel:
         self.answers -= 1
         if self.answers < 0 or self.is_closed:
             raise SamplerLostError("sampler 0 was lost")
-        return Samples() if self.calls and self.calls[-1][0] == "collect" else {}
+        return Samples() if self.calls and self.calls[-1][0] == "collect" else self.behaviors
 
     def end(self) -> None:
         pass
@@ -270,8 +273,9 @@ def test_a_sampler_lost_between_collections_restarts_with_all_values_set_since()
     value = ParameterValue("mass", Constant(sampler_parameters=ConstantParameters(value=2.0)), 0)
     sampler.set_parameters([value])
     sampler.set_team("Ball?team=1")
+    again.behaviors = {"Prey": BehaviorSpec([], ActionSpec(1, ()))}
     sampler.start(Request({}, {}))
-    sampler.result(lambda: True)
+    assert sampler.result(lambda: True).appeared == again.behaviors
     assert lost.is_closed
     assert [call[0] for call in again.calls] == ["appeared", "set_parameters", "set_team", "start_matches"]
     assert again.calls[1] == ("set_parameters", [value], True)
