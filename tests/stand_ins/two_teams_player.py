@@ -23,7 +23,7 @@ from unity_gym.specs import ActionSpec, Array
 
 AREAS, CHOICES = 3, 3
 INTERRUPTED = 3  # every third match of area 0
-LATE = 9
+LATE = 9  # tick at which the prey of LateHunt spawns
 AREA, TIME, TEAM, MEMBER = range(4)  # indices in the observation
 
 
