@@ -161,7 +161,7 @@ def _decode(data: list[bytes], channels: int, height: int, width: int) -> Array:
     others = []
     for first, end in pairwise(ends):
         part = pngs[first:end]
-        scanlines = b"".join([inflate(png, height, width) for png in part])
+        scanlines = bytearray().join([inflate(png, height, width) for png in part])
         work = scanlines, [png.samples for png in part], images, first
         if end < len(pngs):
             others.append(_pool().submit(_unfilter, *work))
@@ -172,7 +172,7 @@ def _decode(data: list[bytes], channels: int, height: int, width: int) -> Array:
     return images
 
 
-def _unfilter(scanlines: bytes, samples: list[int], images: Array, first: int) -> None:
+def _unfilter(scanlines: bytearray, samples: list[int], images: Array, first: int) -> None:
     from unity_gym.wire.unfilter import unfilter  # numba is slow to import, and only players with cameras need it
 
     wrong = unfilter(np.frombuffer(scanlines, np.uint8), np.array(samples), images, first)

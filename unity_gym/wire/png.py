@@ -6,7 +6,6 @@ Unity writes RGB; RGBA and grayscale, with or without alpha, are read, too. Pale
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +56,7 @@ def split_pngs(data: bytes, height: int, width: int) -> list[Png]:
                 raise ValueError(f"a PNG that was cut off: a chunk of {length} bytes at byte {at} of {len(data)}")
             content = data[at + 8 : end - 4]
             if kind[0] < ord("a"):  # a capital marks chunks that are needed for the pixels
-                if zlib.crc32(content, zlib.crc32(kind)) != int.from_bytes(data[end - 4 : end], "big"):
+                if zlib_ng.crc32(data[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
                     raise ValueError(f"a damaged PNG: the checksum of its chunk at byte {at} is wrong")
                 if kind == b"IHDR":
                     samples = _samples(content, height, width)
@@ -108,7 +107,7 @@ def inflate(png: Png, height: int, width: int) -> bytes:
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     content = kind + data
-    return struct.pack(">I", len(data)) + content + struct.pack(">I", zlib.crc32(content))
+    return struct.pack(">I", len(data)) + content + struct.pack(">I", zlib_ng.crc32(content))
 
 
 _END = _chunk(b"IEND", b"")

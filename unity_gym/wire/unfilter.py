@@ -20,19 +20,62 @@ _SUB, _UP, _AVERAGE, _PAETH = 1, 2, 3, 4
 
 @numba.njit
 def _nearest(left, above, corner):  # type: ignore[no-untyped-def]
-    """Return the neighbor that is nearest to left + above - corner."""
-    to_left, to_above, to_corner = abs(above - corner), abs(left - corner), abs(left + above - 2 * corner)
-    nearest = above if to_above < to_left else left
-    return corner if to_corner < min(to_left, to_above) else nearest
+    """Return the neighbor that is nearest to left + above - corner; two comparisons take less time than distances."""
+    low, high, bound = min(left, above), max(left, above), 3 * corner - left - above
+    nearest = low if high <= bound else corner
+    return high if bound <= low else nearest
+
+
+@numba.njit
+def _unfilter_line(kind, line, above, samples):  # type: ignore[no-untyped-def]
+    """Replace the red, green and blue samples of a line by what they were before its filter.
+
+    Each pixel depends on the one to its left, so that the three channels in one loop take less time than one by one.
+    A grayscale image has the same sample in all three.
+
+    :param kind: Filter type of the line.
+    :param line: Samples of the line, uint8 (samples * width,).
+    :param above: The line above without its filter.
+    :return: Whether the filter type is known.
+    """
+    green, blue = (1, 2) if samples > 2 else (0, 0)
+    left0, left1, left2 = np.int32(0), np.int32(0), np.int32(0)
+    if kind == _SUB:
+        for pixel in range(len(line) // samples):
+            x = samples * pixel
+            left0 = (line[x] + left0) & 255
+            left1 = (line[x + green] + left1) & 255
+            left2 = (line[x + blue] + left2) & 255
+            line[x], line[x + green], line[x + blue] = left0, left1, left2
+    elif kind == _UP:
+        for x in range(len(line)):
+            line[x] += above[x]
+    elif kind == _AVERAGE:
+        for pixel in range(len(line) // samples):
+            x = samples * pixel
+            left0 = (line[x] + ((left0 + above[x]) >> 1)) & 255
+            left1 = (line[x + green] + ((left1 + above[x + green]) >> 1)) & 255
+            left2 = (line[x + blue] + ((left2 + above[x + blue]) >> 1)) & 255
+            line[x], line[x + green], line[x + blue] = left0, left1, left2
+    elif kind == _PAETH:
+        corner0, corner1, corner2 = np.int32(0), np.int32(0), np.int32(0)
+        for pixel in range(len(line) // samples):
+            x = samples * pixel
+            up0, up1, up2 = np.int32(above[x]), np.int32(above[x + green]), np.int32(above[x + blue])
+            left0 = (line[x] + _nearest(left0, up0, corner0)) & 255
+            left1 = (line[x + green] + _nearest(left1, up1, corner1)) & 255
+            left2 = (line[x + blue] + _nearest(left2, up2, corner2)) & 255
+            line[x], line[x + green], line[x + blue] = left0, left1, left2
+            corner0, corner1, corner2 = up0, up1, up2
+    return kind <= _PAETH
 
 
 @numba.njit
 def _unfilter(scanlines, samples, output):  # type: ignore[no-untyped-def]
-    """Write the red, green and blue channels of one PNG; a grayscale one has the same in all three.
+    """Write the red, green and blue channels of one PNG.
 
-    Each pixel depends on the one to its left, so that the three channels in one loop take less time than one by one.
-
-    :param scanlines: Inflated scanlines, a filter type before each, uint8 (height * (1 + samples * width),).
+    :param scanlines: Inflated scanlines, a filter type before each, uint8 (height * (1 + samples * width),); they are
+        overwritten.
     :param samples: Number of samples per pixel, of 8 bits each.
     :param output: Output array, uint8 (3, height, width), C-contiguous.
     :return: The first line with an unknown filter type, -1 if there is none.
@@ -40,50 +83,22 @@ def _unfilter(scanlines, samples, output):  # type: ignore[no-untyped-def]
     _, height, width = output.shape
     length = 1 + samples * width
     green, blue = (1, 2) if samples > 2 else (0, 0)
-    above0 = above1 = above2 = np.zeros(width, np.uint8)
+    above = np.zeros(samples * width, np.uint8)
     for y in range(height):
-        kind, line = scanlines[y * length], scanlines[y * length + 1 : (y + 1) * length]
-        row0, row1, row2 = output[0, y], output[1, y], output[2, y]
-        left0, left1, left2 = np.int32(0), np.int32(0), np.int32(0)
-        if kind == 0:
-            for x in range(width):
-                row0[x], row1[x], row2[x] = line[samples * x], line[samples * x + green], line[samples * x + blue]
-        elif kind == _SUB:
-            for x in range(width):
-                left0 = (line[samples * x] + left0) & 255
-                left1 = (line[samples * x + green] + left1) & 255
-                left2 = (line[samples * x + blue] + left2) & 255
-                row0[x], row1[x], row2[x] = left0, left1, left2
-        elif kind == _UP:
-            for x in range(width):
-                row0[x] = line[samples * x] + above0[x]
-                row1[x] = line[samples * x + green] + above1[x]
-                row2[x] = line[samples * x + blue] + above2[x]
-        elif kind == _AVERAGE:
-            for x in range(width):
-                left0 = (line[samples * x] + ((left0 + above0[x]) >> 1)) & 255
-                left1 = (line[samples * x + green] + ((left1 + above1[x]) >> 1)) & 255
-                left2 = (line[samples * x + blue] + ((left2 + above2[x]) >> 1)) & 255
-                row0[x], row1[x], row2[x] = left0, left1, left2
-        elif kind == _PAETH:
-            corner0, corner1, corner2 = np.int32(0), np.int32(0), np.int32(0)
-            for x in range(width):
-                up0, up1, up2 = np.int32(above0[x]), np.int32(above1[x]), np.int32(above2[x])
-                left0 = (line[samples * x] + _nearest(left0, up0, corner0)) & 255
-                left1 = (line[samples * x + green] + _nearest(left1, up1, corner1)) & 255
-                left2 = (line[samples * x + blue] + _nearest(left2, up2, corner2)) & 255
-                row0[x], row1[x], row2[x] = left0, left1, left2
-                corner0, corner1, corner2 = up0, up1, up2
-        else:
+        line = scanlines[y * length + 1 : (y + 1) * length]
+        if not _unfilter_line(scanlines[y * length], line, above, samples):
             return y
-        above0, above1, above2 = row0, row1, row2
+        row0, row1, row2 = output[0, y], output[1, y], output[2, y]
+        for x in range(width):
+            row0[x], row1[x], row2[x] = line[samples * x], line[samples * x + green], line[samples * x + blue]
+        above = line
     return -1
 
 
 def _unfilter_all(scanlines, samples, images, first):  # type: ignore[no-untyped-def]
     """Write the channels of PNGs, three per PNG, into images.
 
-    :param scanlines: Inflated scanlines of all PNGs, uint8.
+    :param scanlines: Inflated scanlines of all PNGs, uint8; they are overwritten.
     :param samples: Number of samples per pixel of each PNG, int (n,).
     :param images: Output array, uint8 (m, channels, height, width), C-contiguous; filled from the first PNG's index on.
     :param first: Index of the first PNG among those of all images.
