@@ -61,7 +61,7 @@ class BehaviorRecord:
         elif (initial := run.initial(settings, name)) is not None and (line := start_from(model, initial)):
             LOG.info("%s: %s", name, line)
         self.learned_last: str | None = self._checkpoints.status.get("learning_team") if asked.resume else None
-        """Learning team at the time of saving; None if it was a team of another behavior."""
+        """Learning team at the time of saving; None if it was a team of another behavior, or learns again."""
         steps = model.num_timesteps
         self.curve = Curve(self._folder / "rewards.csv", steps if asked.resume else None)
         self._updates = UpdateLog(

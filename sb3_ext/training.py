@@ -165,9 +165,7 @@ class Training(JointTraining):
         self._has_bars = sys.stderr.isatty() and not is_silent
         self._progress = Progress(not self._has_bars and not is_silent)
         self._start()
-        for record in self._records.values():
-            if record.learned_last in self._learners[record.name].teams:
-                self._set_learning_team(record.learned_last)
+        self._restore_learning_team()
         for sampler in samplers:
             sampler.start_matches()
         run.start(settings)
@@ -232,6 +230,19 @@ class Training(JointTraining):
             steps = model.num_timesteps
             self._bars[name] = tqdm(total=settings.max_steps, initial=steps, desc=name, unit=" steps")
         return learner
+
+    def _add_appeared(self) -> None:
+        super()._add_appeared()
+        self._restore_learning_team(reset=True)
+
+    def _restore_learning_team(self, reset: bool = False) -> None:
+        """Continue the turn of the team that learned when the run was saved, as soon as the team has appeared."""
+        for record in self._records.values():
+            team, teams = record.learned_last, self._learners[record.name].teams
+            if team is not None and team in teams:
+                record.learned_last = None
+                if team != self._learning_team:
+                    self._set_learning_team(team, reset)
 
     def _steps_to_event(self, learner: Learner) -> int:
         steps = min(learner.steps_to_event, self._records[learner.name].steps_to_event)

@@ -491,6 +491,18 @@ def test_a_behavior_that_appears_late_plays_matches(tmp_path: Path, run: Any) ->
         assert PPO.load(final).num_timesteps >= 600
 
 
+def test_a_resumed_behavior_that_appears_late_continues_its_turn(
+    tmp_path: Path, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(config(tmp_path, "LateHunt"), "--seed", "1")
+    assert status(tmp_path / "results" / "r")["Prey"]["learning_team"] == "Prey?team=1"
+    capsys.readouterr()
+    run(config(tmp_path, "LateHunt", max_steps=800), "--seed", "1", "--resume")
+    # Prey reach 720, the next multiple of team_change, before the hunters that wait for them at 654 reach 700.
+    lines = re.findall(r"\[INFO\] (\w+)\. Step: (\d+)\. ", capsys.readouterr().out)
+    assert lines == [("Prey", "700"), ("Hunter", "700"), ("Prey", "800"), ("Hunter", "800")]
+
+
 def test_without_a_window_no_snapshot_is_new(make: Any) -> None:
     play = SelfPlay(save_steps=60, window=0, play_against_latest_model_ratio=1)
     model = small(make(play))
