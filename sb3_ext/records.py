@@ -56,10 +56,11 @@ class BehaviorRecord:
             resume(model, newest)
             if self._keeps_replay_buffer and not self._checkpoints.load_replay_buffer(model):
                 LOG.warning("%s: the run has no replay buffer of it, so that it starts with an empty one", name)
-        elif asked.resume:
-            LOG.warning("%s: the run has no checkpoint of it, so that it starts again", name)
-        elif (initial := run.initial(settings, name)) is not None and (line := start_from(model, initial)):
-            LOG.info("%s: %s", name, line)
+        else:
+            if asked.resume:
+                LOG.warning("%s: the run has no checkpoint of it, so that it starts again", name)
+            if (initial := run.initial(settings, name)) is not None and (line := start_from(model, initial)):
+                LOG.info("%s: %s", name, line)
         self.learned_last: str | None = self._checkpoints.status.get("learning_team") if asked.resume else None
         """Learning team at the time of saving; None if it was a team of another behavior, or learns again."""
         steps = model.num_timesteps

@@ -19,7 +19,8 @@ Only data is read back: no file of a run can execute code. Checkpoints of `mlage
 
 A resumed run, also after it was killed, continues from its latest checkpoint: networks, statistics of observations,
 optimizers, reward signals, counters, schedules, random numbers of Python, NumPy and torch, and lessons. With self-play,
-snapshots, ratings and the learning team are restored, too. It differs from an uninterrupted run in this:
+snapshots, ratings and the learning team are restored, too. A behavior without a checkpoint starts again, with the
+initial weights of the settings, if any. A resumed run differs from an uninterrupted one in this:
 
 - The players are launched again, so that all episodes and matches restart, with new opponents. The random numbers of
   the scene and of the action sampling repeat those from the start of the run.

@@ -81,8 +81,9 @@ def _resolve(document: Document, tree: Tree, flags: Mapping[str, object]) -> Run
 def _apply(document: Document, tree: Tree, flags: Mapping[str, object]) -> None:
     """Apply the command-line options, which override the file.
 
-    Of `resume` and `initialize_from`, the one on the command line takes precedence, else `resume`. Of `resume` and
-    `force`, the one on the command line does; if both are given in the same place, both stay.
+    Of `resume` and `initialize_from`, the one on the command line takes precedence, else `resume`; `initialize_from`
+    stays for behaviors without a checkpoint. Of `resume` and `force`, the one on the command line takes precedence; if
+    both are given in the same place, both stay.
     """
     for dotted, value in flags.items():
         head, *rest = dotted.split(".")
@@ -107,9 +108,11 @@ def _apply(document: Document, tree: Tree, flags: Mapping[str, object]) -> None:
         checkpoints.pop("force" if typed == ["resume"] else "resume", None)
     if checkpoints.get("resume") is True and checkpoints.get("initialize_from"):
         typed = [key for key in ("resume", "initialize_from") if f"checkpoint_settings.{key}" in flags]
-        if len(typed) != 1:
-            document.warn(("checkpoint_settings", "initialize_from"), "is not used, since resume is true")
-        checkpoints.pop("resume" if typed == ["initialize_from"] else "initialize_from")
+        if typed == ["initialize_from"]:
+            checkpoints.pop("resume")
+        elif len(typed) != 1:
+            reason = "is used for behaviors without a checkpoint only, since resume is true"
+            document.warn(("checkpoint_settings", "initialize_from"), reason)
 
 
 def _inherit(document: Document, tree: Tree) -> None:

@@ -433,6 +433,23 @@ def test_a_run_starts_with_the_networks_of_another(finished: Path, tmp_path: Pat
     assert not all(torch.equal(before[key], learned[key]) for key in before)
 
 
+@pytest.mark.parametrize("given", ["initialize_from", "init_path"])
+def test_a_run_that_is_killed_before_its_first_checkpoint_resumes_with_the_networks_of_another(
+    finished: Path, tmp_path: Path, given: str
+) -> None:
+    arguments = ["--results-dir", str(finished), "--run-id", given]
+    keys = {"init_path": str(finished / "old" / "Basic")} if given == "init_path" else {}
+    arguments += [] if given == "init_path" else ["--initialize-from", "old"]
+    assert main([config(tmp_path, max_steps=10, **keys), *arguments]) == 0
+    shutil.rmtree(finished / given / "Basic")
+    assert main([config(tmp_path, max_steps=80, checkpoint_interval=50, **keys), *arguments, "--resume"]) == 0
+    before, started = (
+        PPO.load(finished / run / "Basic" / f"Basic-{step}.zip").policy.state_dict()
+        for run, step in (("old", 300), (given, 50))
+    )
+    assert all(torch.equal(before[key], started[key]) for key in before)
+
+
 def test_force_on_the_command_line_overrides_resume_in_the_file(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "old", tmp_path / "old")
     tree = yaml.safe_load(Path(config(tmp_path, max_steps=20)).read_text(encoding="utf-8"))

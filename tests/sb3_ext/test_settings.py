@@ -317,9 +317,9 @@ def test_of_resume_and_initialize_from_the_one_on_the_command_line_wins_and_else
 
     resume, initialize = "checkpoint_settings: {resume: true}", "checkpoint_settings: {initialize_from: old}"
     assert chosen(resume, {"checkpoint_settings.initialize_from": "new"}) == (False, "new")
-    assert chosen(initialize, {"checkpoint_settings.resume": True}) == (True, None)
-    with pytest.warns(UserWarning, match="initialize_from is not used"):
-        assert chosen("checkpoint_settings: {initialize_from: old, resume: true}", {}) == (True, None)
+    assert chosen(initialize, {"checkpoint_settings.resume": True}) == (True, "old")
+    with pytest.warns(UserWarning, match="initialize_from is used for behaviors without a checkpoint only"):
+        assert chosen("checkpoint_settings: {initialize_from: old, resume: true}", {}) == (True, "old")
 
 
 def test_a_wrong_flag_is_reported_as_a_flag() -> None:
