@@ -1,14 +1,18 @@
-"""Files that are never incomplete."""
+"""Files that are never incomplete, and locks of folders."""
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from unity_gym.errors import UnityGymError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -> None:
@@ -44,6 +48,33 @@ def saving(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UnityGymError(
-            f"{path} cannot be written: {error.strerror}. Make room there, then continue with --resume"
-        ) from error
+        remedy = "Make its folder writable, or give another --results-dir"
+        if error.errno in _NO_ROOM:
+            remedy = "Make room there, then continue with --resume"
+        raise UnityGymError(f"{path} cannot be written: {error.strerror}. {remedy}") from error
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Lock a file for this process, until the context or the process ends.
+
+    :return: Whether it is locked. False if another process has locked it.
+    :raises UnityGymError: If the file cannot be written.
+    """
+    with saving(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("wb")
+    with file:
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = True
+        except OSError as error:  # some network file systems have no locks
+            is_locked = error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+        yield is_locked

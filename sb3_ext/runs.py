@@ -11,7 +11,7 @@
     results/<run-id>/<behavior>/updates.jsonl          the log of each update: one JSON object per line
     results/<run-id>/<behavior>/events.…               for TensorBoard
     results/<run-id>/tracking.json                     ids of the run at the trackers of `--track`
-    results/<run-id>/run_logs/                         players' logs, training_status.json, timers.json
+    results/<run-id>/run_logs/                         players' logs, training_status.json, timers.json, lock
 
 Every file except the logs, `updates.jsonl` and TensorBoard's is written under a temporary name first and then
 renamed, so that none is ever incomplete.
@@ -36,6 +36,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,7 @@ import numpy as np
 import torch
 import yaml
 
-from sb3_ext.files import write
+from sb3_ext.files import locked, write
 from sb3_ext.mlagents_checkpoint import is_mlagents_run
 from sb3_ext.run_checkpoints import Checkpoints, newest_in
 from sb3_ext.run_logs import Summary
@@ -128,6 +130,19 @@ class Run:
             )
         if exists and not is_run:
             raise UnityGymError(f"{self.folder} is no run (it has no {CONFIGURATION}): give another --run-id")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder, so that no other process trains in it.
+
+        :raises UnityGymError: If another process does, or the folder cannot be written.
+        """
+        with locked(self.logs / "lock") as is_locked:
+            if not is_locked:
+                raise UnityGymError(
+                    f"another process trains in {self.folder}: wait until it ends, or give another --run-id"
+                )
+            yield
 
     def start(self, settings: RunSettings) -> None:
         """Write the settings; with `force`, delete the existing run first, except for the logs.

@@ -34,6 +34,7 @@ _LEFT_OUT = (  # files of a run that are useless to others
     "*last_replay_buffer.npz",
     "*.partial",
     "run_logs/*.log",
+    "run_logs/lock",
     "run_logs/sampler-*",
     "tracking.json",
     "wandb/*",

@@ -53,8 +53,8 @@ def train(settings: RunSettings, writers: Sequence[StatsWriter] = ()) -> int:
     :param writers: Statistics writers in addition to those of the settings. An exception that one raises ends the run,
         which is saved.
     :return: 0 if the run is complete, otherwise the number of the signal (such as Ctrl-C) that ended it.
-    :raises UnityGymError: If the settings, the run's folder or a player are invalid or fail; the training until then is
-        saved.
+    :raises UnityGymError: If the settings, the run's folder or a player are invalid or fail, or another process trains
+        in the folder; the training until then is saved.
     """
     with console_logging(settings.debug):
         require_demonstrations(settings)
@@ -64,7 +64,7 @@ def train(settings: RunSettings, writers: Sequence[StatsWriter] = ()) -> int:
         LOG.debug("Seed: %d", settings.env_settings.seed)
         LOG.debug("Configuration for this run:\n%s", json.dumps(settings.model_dump(mode="json"), indent=4))
         curricula = EnvironmentParameterManager(settings, run)
-        with place_samplers(settings, curricula, run) as samplers:
+        with run.locked(), place_samplers(settings, curricula, run) as samplers:
             return Training(settings, run, samplers, curricula, writers).run_to_the_end()
 
 

@@ -459,6 +459,33 @@ def test_force_on_the_command_line_overrides_resume_in_the_file(finished: Path, 
     assert steps(tmp_path / "old" / "Basic") == [20]
 
 
+def test_a_run_that_trains_already_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = start(tmp_path, config(tmp_path, summary_freq=100, checkpoint_interval=50), "--run-id", "one")
+    await_line(process, "Step: 100.")
+    arguments = [config(tmp_path, max_steps=1), "--results-dir", str(tmp_path / "results"), "--run-id", "one"]
+    for flag in ("--resume", "--force"):
+        assert main([*arguments, flag]) == 1
+        folder = tmp_path / "results" / "one"
+        message = f"another process trains in {folder}: wait until it ends, or give another --run-id"
+        assert capsys.readouterr().err == f"unity-learn: error: {message}\n"
+    process.kill()
+    process.communicate()
+    assert main([*arguments, "--resume"]) == 0
+
+
+def test_a_results_folder_that_cannot_be_written_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").write_text("precious")
+    assert main([config(tmp_path), "--results-dir", str(tmp_path / "results")]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"unity-learn: error: {tmp_path / 'results'}")
+    assert errors.endswith(
+        "cannot be written: Not a directory. Make its folder writable, or give another --results-dir\n"
+    )
+    assert errors.count("\n") == 1
+
+
 def test_force_starts_from_scratch(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
