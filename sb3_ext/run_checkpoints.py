@@ -39,11 +39,7 @@ class Checkpoints:
 
     def by_step(self) -> dict[int, Path]:
         """Return all checkpoints by timestep, the oldest first."""
-        found = {}
-        for path in self.folder.glob("*.zip"):
-            step = path.stem.removeprefix(f"{self.folder.name}-")
-            if step.isdecimal():
-                found[int(step)] = path
+        found = {step: path for path in self.folder.glob("*.zip") if (step := step_of(path)) is not None}
         return dict(sorted(found.items()))
 
     def newest(self) -> Path | None:
@@ -131,6 +127,12 @@ class Checkpoints:
         last = self.status.get("checkpoints", [])[-1:]
         self.status["final_checkpoint"] = {**(last[0] if last else {}), "file_path": path.as_posix()}
         return path
+
+
+def step_of(path: Path) -> int | None:
+    """Return the timestep in the name of a checkpoint or of its network; None for other files."""
+    step = path.stem.removeprefix(f"{path.parent.name}-")
+    return int(step) if step.isdecimal() else None
 
 
 def newest_in(folder: Path) -> Path | None:

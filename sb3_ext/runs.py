@@ -48,7 +48,7 @@ import yaml
 
 from sb3_ext.files import locked, write
 from sb3_ext.mlagents_checkpoint import is_mlagents_run
-from sb3_ext.run_checkpoints import Checkpoints, newest_in
+from sb3_ext.run_checkpoints import Checkpoints, newest_in, step_of
 from sb3_ext.run_logs import Summary
 from sb3_ext.settings import RunSettings, dump
 from unity_gym.errors import UnityGymError
@@ -156,9 +156,9 @@ class Run:
                 else:
                     entry.unlink()
         else:
-            networks = [path for path in self.folder.glob("*/*.onnx") if not path.with_suffix(".zip").exists()]
-            for path in (*self.folder.rglob(".*.partial"), *networks):
-                path.unlink()
+            for path in (*self.folder.rglob(".*.partial"), *self.folder.rglob("*.onnx")):
+                if path.suffix == ".partial" or (step_of(path) is not None and not path.with_suffix(".zip").exists()):
+                    path.unlink()
         tree = resolved_configuration(settings)
         write(self.folder / CONFIGURATION, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
 

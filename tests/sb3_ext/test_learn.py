@@ -227,6 +227,15 @@ def test_a_killed_run_resumes_from_its_last_complete_checkpoint(tmp_path: Path) 
     assert known == [step for step, text in printed if text == "Mean Reward"]
 
 
+def test_a_resumed_run_deletes_networks_without_a_checkpoint_and_no_other_files(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "old", tmp_path / "old")
+    folder = tmp_path / "old" / "Basic"
+    for name in ("Basic-999999", "best", "opponent-1"):
+        shutil.copy(folder / "Basic-300.onnx", folder / f"{name}.onnx")
+    assert main([config(tmp_path, max_steps=1), "--results-dir", str(tmp_path), "--run-id", "old", "--resume"]) == 0
+    assert sorted(path.stem for path in folder.glob("*.onnx")) == ["Basic-300", "best", "opponent-1"]
+
+
 def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:
     file = config(tmp_path, summary_freq=100)
     process = start(tmp_path, file, "--run-id", "stopped")
