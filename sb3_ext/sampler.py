@@ -244,7 +244,7 @@ class Sampler:
         :param reset: Reset the scene first; running episodes are truncated, and used for training as such.
         """
         if reset:
-            self._pool.reset()
+            self._reset()
             for name in self._acting():
                 behavior = self._behaviors[name]
                 behavior.collector.store_outcomes(behavior.table)
@@ -288,7 +288,7 @@ class Sampler:
             for value in values:
                 send_parameter(channel, value, number)
         if reset:
-            self._pool.reset()
+            self._reset()
             self._matchmaker.store_outcomes()
         for behavior in self._behaviors.values():
             behavior.episodes.start_lesson(behavior.table.alive)
@@ -435,11 +435,17 @@ class Sampler:
             try:
                 answered += pool.receive(minimum=needed - len(answered))
             except PlayerError as error:
-                answered.append(self._relaunch(error))
+                answered.append(self._relaunch(error, self._pool.relaunch))
 
-    def _relaunch(self, error: PlayerError) -> int:
+    def _reset(self) -> None:
+        """Reset the scene; a player that fails meanwhile is launched again, which resets it, too."""
+        players = self._pool.players
+        self._pool.reset(on_failure=lambda error: self._relaunch(error, lambda worker: players[worker].relaunch()))
+
+    def _relaunch(self, error: PlayerError, relaunch: Callable[[int], None]) -> int:
         """Launch the failed player again, within the limits.
 
+        :param relaunch: Function that launches the player of this index again.
         :return: Index of the player.
         """
         while True:
@@ -449,7 +455,7 @@ class Sampler:
             reason = str(error).partition("\n")[0]
             self._on_restart(f"Player {self._first_player + worker} is launched again: {reason}")
             try:
-                self._pool.relaunch(worker)
+                relaunch(worker)
             except PlayerError as again:
                 error = again
                 error.worker = worker

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from unity_gym.connection import CHECK_PERIOD
 from unity_gym.environment import UnityEnvironment, wire_seed
-from unity_gym.errors import ActionError, InvalidValueError, NotReadyError, PlayerTimeoutError, UnityGymError
+from unity_gym.errors import (
+    ActionError,
+    InvalidValueError,
+    NotReadyError,
+    PlayerError,
+    PlayerTimeoutError,
+    UnityGymError,
+)
 from unity_gym.launches import LaunchedPlayers
 from unity_gym.options import PlayerOptions
 from unity_gym.slots import AgentTable, Rows, indices, with_rows
@@ -115,10 +122,12 @@ class PlayerPool(LaunchedPlayers):
         self._has_reported_rhythms = False
         super().__init__(options, n_instances, areas_to_draw)
 
-    def reset(self, seed: int | None = None) -> None:
+    def reset(self, seed: int | None = None, on_failure: Callable[[PlayerError], object] | None = None) -> None:
         """Send RESET to all players and wait until each has an agent that requests a decision.
 
         :param seed: Seed with which every scene starts from scratch, player i with seed + i.
+        :param on_failure: Function that receives the error of a player that fails in RESET, and calls `relaunch` of
+            `players[error.worker]`; by default, the error is raised.
         :raises InvalidValueError: If the seed is negative, or no agent of the given behavior appears within 100
             environment steps.
         """
@@ -137,13 +146,20 @@ class PlayerPool(LaunchedPlayers):
             self._unreported.clear()
             self._requesting.clear()
             for worker, player in enumerate(self.players):
+                started = time.monotonic()
                 if not (seed is None and worker in self._probed and player.is_at_start):
-                    started = time.monotonic()
-                    player.reset(None if seed is None else seed + worker, deadline - started)
+                    try:
+                        player.reset(None if seed is None else seed + worker, deadline - started)
+                    except PlayerError as error:
+                        if on_failure is None:
+                            raise
+                        on_failure(error)
                     if player.launched_at > started:
                         deadline = self._deadline()
                 for table in tables:
                     table.truncate_episodes(worker)
+                    if player.launched_at > started:
+                        table.remove_agents(worker)
             self._probed.clear()
             if seed is not None:
                 for table in tables:

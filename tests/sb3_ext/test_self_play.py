@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import yaml
@@ -27,6 +28,7 @@ from sb3_ext import POCA, PPO, SAC, OnnxPolicy, SelfPlay, SelfPlayCallback, Self
 from sb3_ext.algorithm import UnityAlgorithm
 from sb3_ext.learn import main
 from sb3_ext.run_checkpoints import Checkpoints
+from sb3_ext.sampler import Sampler
 from sb3_ext.self_play import Matchmaker, Opponent
 from sb3_ext.settings import load, loads
 from sb3_ext.training import Training, train
@@ -501,6 +503,28 @@ def test_a_resumed_behavior_that_appears_late_continues_its_turn(
     # Prey reach 720, the next multiple of team_change, before the hunters that wait for them at 654 reach 700.
     lines = re.findall(r"\[INFO\] (\w+)\. Step: (\d+)\. ", capsys.readouterr().out)
     assert lines == [("Prey", "700"), ("Hunter", "700"), ("Prey", "800"), ("Hunter", "800")]
+
+
+def test_a_player_that_ends_in_the_reset_of_a_team_change_is_launched_again(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, killed = Sampler.set_team, list[int]()
+
+    def set_team(self: Sampler, team: str, reset: bool = False) -> None:
+        if reset and not killed:
+            lines = {child: child.cmdline() for child in psutil.Process().children(recursive=True)}
+            (player,) = (
+                child for child, line in lines.items() if "-c" not in line and "Player-1.log" in " ".join(line)
+            )
+            player.kill()
+            killed.append(player.pid)
+        plain(self, team, reset)
+
+    monkeypatch.setattr(Sampler, "set_team", set_team)
+    run(config(tmp_path, "Duel"), "--seed", "1", "--num-envs", "2")
+    assert len(killed) == 1
+    assert capsys.readouterr().out.count("Player 1 is launched again: ") == 1
+    assert max(Checkpoints(tmp_path / "results" / "r" / "Duelist").by_step()) >= 600
 
 
 def test_without_a_window_no_snapshot_is_new(make: Any) -> None:
