@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import os
 import pathlib
@@ -26,9 +27,10 @@ from torch import nn
 from sb3_ext.agents import Agents, AgentTableLike, SpaceAdapter, UnityAgents, VecEnvAgents
 from sb3_ext.collector import Collection, Collector
 from sb3_ext.experience import Trajectories
+from sb3_ext.expert import DemonstrationSource
 from sb3_ext.export import export_onnx
 from sb3_ext.hardware import one_thread, update_size, use_threads, use_threads_here
-from sb3_ext.imitation import BehavioralCloning
+from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.replicas import Replicas, Share
 from sb3_ext.reward_signals import Extrinsic, RewardSignal
@@ -126,12 +128,14 @@ class UnityAlgorithm(BaseAlgorithm):
     """Attributes for the progress of the training, which checkpoints of a run contain in addition to the networks."""
     sb3_names: ClassVar[Names] = Names({}, {})
     """Parameters with other names in Stable-Baselines3's algorithm, and unsupported ones."""
-    saved_parameters: ClassVar[tuple[str, ...]] = ()
+    saved_parameters: ClassVar[tuple[str, ...]] = ("policy",)
     """Parameters that are part of a saved model's weights."""
     policy: AgentPolicy
     reward_signals: list[RewardSignal]
     signals: nn.ModuleDict
     cloning: BehavioralCloning | None
+    learning_rate_schedule: str = "constant"
+    """Schedule of a learning rate that is a number: "linear" or "constant"."""
     adapter: SpaceAdapter | None
     """Adapter between the spaces of the environment and the arrays of the networks."""
     self_play: SelfPlay | None = None
@@ -270,9 +274,17 @@ class UnityAlgorithm(BaseAlgorithm):
         unity = (env.table.spec, env.layout) if isinstance(env, UnityVecEnv) else None
         return SpaceAdapter(env.observation_space, env.action_space, unity)
 
+    def _check_options(self) -> None:
+        """Check the values of parameters, those of the constructor or of `load`."""
+
+    def _setup_lr_schedule(self) -> None:
+        """Build the schedule of the learning rate; replace SB3's method, in which numbers are constant."""
+        self.lr_schedule = schedule(self.learning_rate, self.learning_rate_schedule, 1e-10)
+
     def _set_up_signals(self) -> None:
         """Build the algorithm's own copies of the reward signals."""
         assert self.adapter is not None
+        self.reward_signals = checked_signals(self.reward_signals)
         if "gamma" in self.__dict__:  # set by `load(path, gamma=0.9)`
             self.gamma = self.__dict__.pop("gamma")
         self.signals = nn.ModuleDict()
@@ -282,9 +294,9 @@ class UnityAlgorithm(BaseAlgorithm):
             self.signals[signal.name] = own
         self.signals.to(self.device)
 
-    def _set_up_cloning(self, given: BehavioralCloning | None, batch_size: int) -> None:
+    def _set_up_cloning(self, given: DemonstrationSource | BehavioralCloning | None, batch_size: int) -> None:
         """Set up the algorithm's own copy of the user's behavioral cloning with the actor."""
-        self.cloning = None if given is None else copy.copy(given)
+        self.cloning = copy.copy(checked_cloning(given))
         if self.cloning is not None:
             self.cloning.setup(self.policy, self.lr_schedule(1), batch_size)
 
@@ -609,9 +621,15 @@ class UnityAlgorithm(BaseAlgorithm):
         """Load a model; see `BaseAlgorithm.load`.
 
         :param kwargs: Parameters to change, under the names here or in Stable-Baselines3.
-        :raises UnityGymError: If a parameter is given under two names, or is not supported, or another class has saved
-            the model.
+        :raises UnityGymError: If a parameter does not exist, is given under two names, or is not supported, or another
+            class has saved the model.
         """
+        own_classes = [base for base in cls.__mro__ if issubclass(base, UnityAlgorithm) and "__init__" in vars(base)]
+        parameters = {name for base in own_classes for name in inspect.signature(base).parameters}
+        if unknown := sorted(kwargs.keys() - parameters):
+            raise UnityGymError(
+                f"{unknown[0]} cannot be changed by load: {cls.__name__} has no such parameter; see its documentation"
+            )
         if saved := [name for name in cls.saved_parameters if name in kwargs]:
             raise UnityGymError(
                 f"{saved[0]} cannot be changed by load, as the saved weights have it: build a new model with it"
@@ -620,12 +638,16 @@ class UnityAlgorithm(BaseAlgorithm):
         own = cls.sb3_names.translate(env, kwargs)
         others = {name: value for name, value in kwargs.items() if not cls.sb3_names.has(name)}
         given = others | own | gamma
+        if "stats_window_size" in given:
+            given["_stats_window_size"] = given.pop("stats_window_size")  # SB3's name of the attribute
         try:
-            return super().load(path, env, device, custom_objects, print_system_info, force_reset, **given)
+            model = super().load(path, env, device, custom_objects, print_system_info, force_reset, **given)
         except TypeError as error:
             raise UnityGymError(
                 f"{path} is no model of sb3_ext.{cls.__name__}: {error}. Load it with the class that saved it"
             ) from error
+        model._check_options()
+        return model
 
     def get_parameters(self) -> dict[str, dict[str, Any]]:
         """Return the parameters after a running update; see `BaseAlgorithm.get_parameters`."""

@@ -255,20 +255,10 @@ class BC(UnityAlgorithm):
         device: torch.device | str = "auto",
         _init_setup_model: bool = True,
     ) -> None:
-        for name, number in (
-            ("batch_size", batch_size),
-            ("patience", patience),
-            ("teacher_steps_per_epoch", teacher_steps_per_epoch),
-            ("n_epochs", n_epochs),
-            ("window", window),
-        ):
-            if number < 1:
-                raise UnityGymError(f"{name} must be at least 1, got {number}")
-        if not 0 <= validation_fraction < 1:
-            raise UnityGymError(f"validation_fraction must be a share from 0 to below 1, got {validation_fraction}")
         self.batch_size, self.validation_fraction, self.patience = batch_size, validation_fraction, patience
         self.teacher_steps_per_epoch, self.action_scaling = teacher_steps_per_epoch, action_scaling
         self.demonstrations, self.n_epochs, self.window = demonstrations, n_epochs, window
+        self._check_options()
         self.reward_signals = []
         self._collected = 0  # decisions since the last update of a run
         self._watched: list[Trajectories] = []  # trajectories of a run's teacher, the oldest first
@@ -311,6 +301,15 @@ class BC(UnityAlgorithm):
                 "give one as env, or a Teacher that a loop of yours lets act"
             )
         return Teacher(policy, self.env.table.spec, self.env.layout)
+
+    def _check_options(self) -> None:
+        for name in ("batch_size", "patience", "teacher_steps_per_epoch", "n_epochs", "window"):
+            if (number := getattr(self, name)) < 1:
+                raise UnityGymError(f"{name} must be at least 1, got {number}")
+        if not 0 <= self.validation_fraction < 1:
+            raise UnityGymError(
+                f"validation_fraction must be a share from 0 to below 1, got {self.validation_fraction}"
+            )
 
     def _setup_model(self) -> None:
         """Build the policy, and read the demonstrations; if those of a saved model are missing, only learning fails."""

@@ -22,7 +22,7 @@ from sb3_ext.collector import Collection
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.hardware import has_spare_core
-from sb3_ext.imitation import BehavioralCloning, checked_cloning
+from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.policies import POLICY_ALIASES, UnityPolicy
 from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.reward_signals.updates import SignalUpdates
@@ -140,6 +140,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     policy: UnityPolicy  # type: ignore[assignment]
     rollout_buffer = None  # type: ignore[assignment]  # SB3's is not used: see `collector`
     sb3_names: ClassVar[Names] = PPO_NAMES
+    saved_parameters: ClassVar[tuple[str, ...]] = (*UnityAlgorithm.saved_parameters, "second_critic")
     counters: ClassVar[tuple[str, ...]] = (*UnityAlgorithm.counters, "_recent_advantages")
     _rollout_class: ClassVar[type[Rollout]] = Rollout
 
@@ -210,22 +211,16 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.normalize_advantage, self.value_clipping = normalize_advantage, value_clipping
         self.clip_range_schedule = clip_range_schedule or learning_rate_schedule
         self.ent_coef_schedule = ent_coef_schedule or learning_rate_schedule
-        for name, allowed in _ALLOWED_VALUES.items():
-            if getattr(self, name) not in allowed:
-                raise InvalidValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
-        sizes = {"buffer_size": buffer_size, "batch_size": batch_size, "n_epochs": n_epochs}
-        for name, size in (sizes | {"time_horizon": time_horizon}).items():
-            if size is not None and size < 1:
-                raise UnityGymError(f"{name} must be at least 1, got {size}")
         self.buffer_size, self.batch_size, self.n_epochs = buffer_size, batch_size, n_epochs
         self.time_horizon, self.clip_range, self.clip_range_vf = time_horizon, clip_range, clip_range_vf
         self.target_kl, self.action_scaling, self.second_critic = target_kl, action_scaling, second_critic
-        self.threaded, self.demonstrations = threaded, checked_cloning(demonstrations)
+        self.threaded, self.demonstrations = threaded, demonstrations
         self.reward_signals = checked_signals(reward_signals)
+        self._check_options()
         super().__init__(
             policy,  # type: ignore[arg-type]
             env,  # type: ignore[arg-type]
-            learning_rate=schedule(learning_rate, learning_rate_schedule, 1e-10),
+            learning_rate=learning_rate,
             n_steps=buffer_size,
             gamma=self.reward_signals[0].gamma,
             gae_lambda=gae_lambda,
@@ -249,6 +244,15 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self._recent_advantages: list[list[float]] = []  # per recent buffer: decisions, mean and variance
         if _init_setup_model:
             self._setup_model()
+
+    def _check_options(self) -> None:
+        for name, allowed in _ALLOWED_VALUES.items():
+            if getattr(self, name) not in allowed:
+                raise InvalidValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
+        for name in ("buffer_size", "batch_size", "n_epochs", "time_horizon"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise UnityGymError(f"{name} must be at least 1, got {size}")
 
     def _setup_model(self) -> None:
         """Build schedules, policy, reward signals and collection; replace SB3's method, whose buffer is not used."""

@@ -18,12 +18,12 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 
 from sb3_ext.agents import AgentTableLike
-from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, checked_signals, schedule
+from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, checked_signals
 from sb3_ext.collector import Collection
 from sb3_ext.distributions import SquashedActions
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
-from sb3_ext.imitation import BehavioralCloning, checked_cloning
+from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.replay import ReplayBatch, ReplayBuffer
 from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.rollout import as_tensor
@@ -105,7 +105,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = POLICY_ALIASES
     counters: ClassVar[tuple[str, ...]] = (*UnityAlgorithm.counters, "_owed", "_signals_owed")
     sb3_names: ClassVar[Names] = SAC_NAMES
-    saved_parameters: ClassVar[tuple[str, ...]] = ("init_entcoef", "ent_coef")
+    saved_parameters: ClassVar[tuple[str, ...]] = (*UnityAlgorithm.saved_parameters, "init_entcoef", "ent_coef")
     policy: UnitySACPolicy
     replay_buffer: ReplayBuffer  # type: ignore[assignment]
     replicated: ClassVar[tuple[str, ...]] = ("replay_buffer",)
@@ -150,10 +150,6 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         device: torch.device | str = "auto",
         _init_setup_model: bool = True,
     ) -> None:
-        if learning_rate_schedule not in ("linear", "constant"):
-            raise InvalidValueError(
-                f"learning_rate_schedule must be 'linear' or 'constant', got {learning_rate_schedule!r}"
-            )
         given: dict[str, Any] = {
             "steps_per_update": steps_per_update,
             "buffer_init_steps": buffer_init_steps,
@@ -178,35 +174,17 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         given |= {name: value for name, value in of_unity.items() if given[name] is None}
         self.steps_per_update: float = given["steps_per_update"]
         self.buffer_init_steps: int = given["buffer_init_steps"]
-        self.reward_signal_steps_per_update = reward_signal_steps_per_update or self.steps_per_update
+        self.reward_signal_steps_per_update = reward_signal_steps_per_update
         self.init_entcoef, self.learns_ent_coef = given["init_entcoef"], ent_coef is None or isinstance(ent_coef, str)
         self.target_entropy, self.target_update_interval = target_entropy, target_update_interval
-        if self.learns_ent_coef and not self.init_entcoef > 0:
-            raise UnityGymError(f"init_entcoef must be above 0, as its logarithm is learned, got {self.init_entcoef}")
-        if self.init_entcoef < 0:
-            raise UnityGymError(f"ent_coef must be at least 0, got {self.init_entcoef}")
-        if target_entropy != "auto" and not isinstance(target_entropy, (int, float)):
-            raise InvalidValueError(f"target_entropy must be 'auto' or a number, got {target_entropy!r}")
-        for name, number in {
-            "batch_size": batch_size,
-            "steps_per_update": self.steps_per_update,
-            "reward_signal_steps_per_update": self.reward_signal_steps_per_update,
-            "target_update_interval": target_update_interval,
-            "tau": tau,
-        }.items():
-            if number <= 0:
-                raise UnityGymError(f"{name} must be above 0, got {number}")
-        if buffer_size < batch_size:
-            raise UnityGymError(
-                f"buffer_size {buffer_size} does not hold a batch of {batch_size}: give more, or a smaller batch"
-            )
-        self.learning_rate_schedule, self.threaded = learning_rate_schedule, threaded
-        self.demonstrations = checked_cloning(demonstrations)
+        self.buffer_size, self.batch_size, self.tau, self.threaded = buffer_size, batch_size, tau, threaded
+        self.learning_rate_schedule, self.demonstrations = learning_rate_schedule, demonstrations
         self.reward_signals = checked_signals(given["reward_signals"])
+        self._check_options()
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
-            learning_rate=schedule(learning_rate, learning_rate_schedule, 1e-10),
+            learning_rate=learning_rate,
             buffer_size=buffer_size,
             learning_starts=self.buffer_init_steps,
             batch_size=batch_size,
@@ -222,17 +200,34 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             sde_support=False,
             supported_action_spaces=ACTION_SPACES,
         )
-        if self._vec_normalize_env is not None:
-            raise UnityGymError(
-                "SAC does not support VecNormalize: the replay buffer would mix different normalizations. Remove it "
-                "and pass policy_kwargs={'normalize': True}"
-            )
         self.adapter = None if self.env is None else self._adapter_of(self.env)
         self._owed = self._signals_owed = 0.0  # updates that are due
         self._unseen: list[Trajectories] = []  # trajectories that no statistics contain yet
         self._unsent: list[Trajectories] = []  # trajectories that the replicas have not received yet
         if _init_setup_model:
             self._setup_model()
+
+    def _check_options(self) -> None:
+        if self.learning_rate_schedule not in ("linear", "constant"):
+            raise InvalidValueError(
+                f"learning_rate_schedule must be 'linear' or 'constant', got {self.learning_rate_schedule!r}"
+            )
+        if self.learns_ent_coef and not self.init_entcoef > 0:
+            raise UnityGymError(f"init_entcoef must be above 0, as its logarithm is learned, got {self.init_entcoef}")
+        if self.init_entcoef < 0:
+            raise UnityGymError(f"ent_coef must be at least 0, got {self.init_entcoef}")
+        if self.target_entropy != "auto" and not isinstance(self.target_entropy, (int, float)):
+            raise InvalidValueError(f"target_entropy must be 'auto' or a number, got {self.target_entropy!r}")
+        per_update = ("steps_per_update", "reward_signal_steps_per_update", "target_update_interval")
+        for name in ("batch_size", *per_update, "tau"):
+            number = getattr(self, name)
+            if number is not None and number <= 0:
+                raise UnityGymError(f"{name} must be above 0, got {number}")
+        if self.buffer_size < self.batch_size:
+            raise UnityGymError(
+                f"buffer_size {self.buffer_size} does not hold a batch of {self.batch_size}: give more, or a smaller "
+                "batch"
+            )
 
     def _setup_model(self) -> None:
         """Build schedule, policy, reward signals and replay buffer; replace SB3's method, whose buffer is not used."""
@@ -278,7 +273,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         super().count(decisions)
         if self._has_enough_experience:
             self._owed += decisions / self.steps_per_update
-            self._signals_owed += decisions / self.reward_signal_steps_per_update
+            self._signals_owed += decisions / (self.reward_signal_steps_per_update or self.steps_per_update)
 
     def add(self, trajectories: Trajectories) -> None:
         """Store trajectories in the replay buffer, after a running update has finished."""

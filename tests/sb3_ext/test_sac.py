@@ -482,6 +482,17 @@ def test_updates_are_as_frequent_as_configured(init: int, per_update: float, per
     env.close()
 
 
+def test_reward_signals_learn_as_often_as_the_policy_of_a_loaded_model(tmp_path: Path) -> None:
+    env = make_toys(spaces.Discrete(2))
+    signals = [Extrinsic(), Endless()]
+    network = {"hidden_units": 8}
+    SAC("UnitySACPolicy", env, batch_size=20, reward_signals=signals, policy_kwargs=network).save(tmp_path / "model")
+    loaded = SAC.load(tmp_path / "model", env, device="cpu", steps_per_update=10)
+    loaded.learn(120)
+    assert loaded.signals["endless"].updates == loaded._n_updates > 5
+    env.close()
+
+
 def test_a_buffer_that_was_not_saved_is_filled_again_before_learning_continues(tmp_path: Path) -> None:
     env = make_toys(spaces.Discrete(2))
     model = SAC("UnitySACPolicy", env, batch_size=30, buffer_init_steps=60, device="cpu", seed=0)

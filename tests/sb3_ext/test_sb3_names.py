@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,7 +111,7 @@ def test_advantages_are_not_normalized_on_request(env: Any) -> None:
 def test_sac_accepts_the_names_of_sb3(env: Any) -> None:
     options: dict[str, Any] = {"buffer_size": 500, "batch_size": 8, "learning_starts": 16, "gamma": 0.9, **SMALL}
     model = SAC("UnitySACPolicy", env, train_freq=2, gradient_steps=3, ent_coef=0.25, **options)
-    assert model.steps_per_update == model.reward_signal_steps_per_update == 2 * env.num_envs / 3
+    assert model.steps_per_update == 2 * env.num_envs / 3
     assert (model.buffer_init_steps, model.gamma) == (16, 0.9)
     model.learn(80, log_interval=1000)
     logged = model.logger.name_to_value
@@ -190,6 +191,50 @@ def test_sb3_names_change_a_loaded_model(env: Any, tmp_path: Any) -> None:
         PPO.load(tmp_path / "model", n_steps=4)
     with pytest.raises(UnityGymError, match="ent_coef cannot be changed by load"):
         SAC.load(tmp_path / "model", env, ent_coef=0.1)
+
+
+def test_every_parameter_of_load_takes_effect(env: Any, tmp_path: Path) -> None:
+    PPO("UnityPolicy", env, 3e-4, n_steps=8, batch_size=8, **SMALL).save(tmp_path / "ppo")
+    SAC("UnitySACPolicy", env, 3e-4, batch_size=8, **SMALL).save(tmp_path / "sac")
+
+    def rates(kind: type[UnityAlgorithm], **options: Any) -> list[float]:
+        model = kind.load(tmp_path / kind.__name__.lower(), env, **options)
+        return [model.lr_schedule(progress) for progress in (1, 0.5, 0)]
+
+    assert rates(PPO, learning_rate=1e-2) == pytest.approx([1e-2, 5e-3, 1e-10])  # linear, as it was saved
+    assert rates(PPO, custom_objects={"learning_rate": 1e-2}) == pytest.approx([1e-2, 5e-3, 1e-10])
+    assert rates(PPO, learning_rate_schedule="constant") == [3e-4] * 3
+    assert rates(SAC, learning_rate=lambda progress: 2 * progress) == [2, 1, 0]
+    assert rates(SAC, learning_rate_schedule="linear") == pytest.approx([3e-4, 1.5e-4, 1e-10])
+    model = PPO.load(tmp_path / "ppo", env, stats_window_size=3)
+    model.learn(16)
+    assert model.ep_info_buffer is not None
+    assert model.ep_info_buffer.maxlen == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        (PPO, {"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        (PPO, {"ratio": "row"}, "ratio must be one of"),
+        (PPO, {"learning_rate_schedule": "cosine"}, "learning_rate_schedule must be one of"),
+        (PPO, {"reward_signals": []}, "reward_signals must be one or more"),
+        (PPO, {"demonstrations": "none.demo"}, "there is no demonstration none.demo"),
+        (PPO, {"learning_rat": 1e-3}, "learning_rat cannot be changed by load: PPO has no such parameter"),
+        (PPO, {"policy": "MlpPolicy"}, "policy cannot be changed by load, as the saved weights have it"),
+        (PPO, {"second_critic": "min"}, "second_critic cannot be changed by load, as the saved weights have it"),
+        (SAC, {"buffer_size": 4}, "buffer_size 4 does not hold a batch of 8"),
+        (SAC, {"reward_signal_steps_per_update": 0}, "reward_signal_steps_per_update must be above 0, got 0"),
+        (SAC, {"target_entropy": "low"}, "target_entropy must be 'auto' or a number"),
+    ],
+)
+def test_a_wrong_parameter_of_load_raises_one_clear_error(
+    kind: type[UnityAlgorithm], options: dict[str, Any], words: str, env: Any
+) -> None:
+    file = io.BytesIO()
+    kind(POLICIES[kind], env, batch_size=8, **SMALL).save(file)
+    with pytest.raises((UnityGymError, InvalidValueError), match=words):
+        kind.load(file, env, **options)
 
 
 def test_options_of_sb3_can_be_overridden(env: Any) -> None:
