@@ -115,6 +115,19 @@ class UnityVecEnv(VecEnv):
         """Return the name, with the team, and the table of the behavior whose agents the sub-environments are."""
         return self._pool.only_table()
 
+    def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+        """Set environment parameters by name, for the next `reset()`.
+
+        :param options: Parameters of the scene, which all agents share; also a list with the same ones for each row.
+        :raises UnityGymError: If a list contains different parameters, or too few or many.
+        """
+        if isinstance(options, list) and (not options or options != options[:1] * self.num_envs):
+            raise UnityGymError(
+                f"options must be one dict, or {self.num_envs} equal ones, got {options}: all agents of a UnityVecEnv "
+                "share its environment parameters"
+            )
+        super().set_options(options)
+
     def reset(self) -> VecEnvObs:
         """Start new episodes of all agents, with the seed of `seed()` and the options of `set_options()`."""
         seed, options = self._seeds[0], self._options[0]

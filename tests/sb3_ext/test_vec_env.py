@@ -205,6 +205,12 @@ def test_wrong_calls_raise() -> None:
     env = UnityVecEnv("Unity-3DBall-v0")
     with pytest.raises(UnityGymError, match="action_masks"):
         env.env_method("fly")
+    for different in ([{"gravity": 1.0}] + [{"gravity": 2.0}] * 11, [{"gravity": 1.0}], []):
+        with pytest.raises(UnityGymError, match="options must be one dict, or 12 equal ones"):
+            env.set_options(different)
+    env.set_options([{"gravity": 1.0}] * 12)
+    env.reset()
+    assert env.copies().options.environment_parameters["gravity"] == 1
     env.close()
     env.close()
 
