@@ -16,6 +16,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from sb3_ext.agents import AgentTableLike
 from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, checked_signals
@@ -206,6 +207,16 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._unsent: list[Trajectories] = []  # trajectories that the replicas have not received yet
         if _init_setup_model:
             self._setup_model()
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        wrapped = UnityAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+        if unwrap_vec_normalize(wrapped) is not None:
+            raise UnityGymError(
+                "SAC does not support VecNormalize: the replay buffer would mix different normalizations. Remove it "
+                "and pass policy_kwargs={'normalize': True}"
+            )
+        return wrapped
 
     def _check_options(self) -> None:
         if self.learning_rate_schedule not in ("linear", "constant"):

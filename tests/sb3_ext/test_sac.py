@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -568,8 +569,10 @@ def test_wrong_options_raise(wrong: dict, words: str) -> None:
 
 def test_environments_that_sac_does_not_support_raise() -> None:
     env = make_toys(spaces.Box(-1, 1, (2,), np.float32))
-    with pytest.raises(UnityGymError, match="'normalize': True"):
-        SAC("UnitySACPolicy", VecNormalize(env))
+    model = SAC("UnitySACPolicy", env)
+    for use in (partial(SAC, "UnitySACPolicy"), model.set_env):
+        with pytest.raises(UnityGymError, match="'normalize': True"):
+            use(VecNormalize(env))
     unbounded = make_toys(spaces.Dict({"continuous": spaces.Box(-np.inf, 1, (2,)), "discrete": spaces.Discrete(2)}))
     with pytest.raises(UnityGymError, match="bound the space"):
         SAC("UnitySACPolicy", unbounded)
