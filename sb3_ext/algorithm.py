@@ -321,6 +321,10 @@ class UnityAlgorithm(BaseAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
+        if self.env is None:
+            raise UnityGymError(
+                "this model has no environment to learn on: call set_env(env) first, or load it with load(path, env)"
+            )
         use_threads([update_size(self.policy, self.batch_size)], reserved=self.reserved_cores)
         before = self._last_obs
         self._steps = _Steps()

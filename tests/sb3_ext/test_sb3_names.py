@@ -237,6 +237,15 @@ def test_a_wrong_parameter_of_load_raises_one_clear_error(
         kind.load(file, env, **options)
 
 
+@pytest.mark.parametrize("kind", POLICIES)
+def test_learning_without_an_environment_raises_with_the_remedy(kind: type[UnityAlgorithm], env: Any) -> None:
+    file = io.BytesIO()
+    kind(POLICIES[kind], env, **SMALL).save(file)
+    model = kind.load(file)
+    with pytest.raises(UnityGymError, match=r"no environment to learn on: call set_env\(env\)"):
+        model.learn(8)
+
+
 def test_options_of_sb3_can_be_overridden(env: Any) -> None:
     model = PPO("UnityPolicy", env, **(SB3_COMPAT | {"max_grad_norm": 1}), **SMALL)
     assert (model.max_grad_norm, model.advantage_normalization, model.value_clipping) == (1, "minibatch", "clipped")
