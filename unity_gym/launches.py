@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -83,6 +83,16 @@ class LaunchedPlayers:
         except BaseException:
             self.close()
             raise
+
+    def __reduce__(self) -> NoReturn:
+        """Raise an error, as the processes of the players have one owner.
+
+        :raises UnityGymError: Always.
+        """
+        raise UnityGymError(
+            "an environment with running players can be neither copied nor pickled: pass a function that makes one, "
+            "such as lambda: gym.make(id), and save models without their environment"
+        )
 
     def _launch_players(self, n_instances: int, seed: int) -> None:
         """Launch all players at the same time.

@@ -1,5 +1,8 @@
 """`UnityVecEnv` and plain SB3 algorithms on it."""
 
+import copy
+import io
+import pickle
 from pathlib import Path
 
 import gymnasium as gym
@@ -208,6 +211,9 @@ def test_wrong_calls_raise() -> None:
     for different in ([{"gravity": 1.0}] + [{"gravity": 2.0}] * 11, [{"gravity": 1.0}], []):
         with pytest.raises(UnityGymError, match="options must be one dict, or 12 equal ones"):
             env.set_options(different)
+    for copied in (copy.deepcopy, pickle.dumps, lambda env: PPO("MlpPolicy", env).save(io.BytesIO(), include=["env"])):
+        with pytest.raises(UnityGymError, match="neither copied nor pickled: pass a function that makes one"):
+            copied(env)
     env.set_options([{"gravity": 1.0}] * 12)
     env.reset()
     assert env.copies().options.environment_parameters["gravity"] == 1
