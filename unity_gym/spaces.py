@@ -174,9 +174,15 @@ def single_action_tuple(spec: ActionSpec, action: Any) -> ActionTuple:
 
     :raises ActionError: If the action does not fit, see `action_tuple`.
     """
-    if isinstance(action, dict):
-        return action_tuple(spec, {key: np.asarray(part)[np.newaxis] for key, part in action.items()}, 1)
-    return action_tuple(spec, np.asarray(action)[np.newaxis], 1)
+    one_row = (
+        {key: np.asarray(part)[np.newaxis] for key, part in action.items()}
+        if isinstance(action, dict)
+        else np.asarray(action)[np.newaxis]
+    )
+    try:
+        return action_tuple(spec, one_row, 1)
+    except ActionError:  # its shapes are those of rows
+        raise ActionError(f"the action must fit {action_space(spec)}, got {action!r}") from None
 
 
 def _action_array(part: Any, n: int, width: int, kind: str) -> Array:

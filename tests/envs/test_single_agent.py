@@ -1,5 +1,6 @@
 """`gymnasium.make` with the embedded player."""
 
+import re
 import subprocess
 import sys
 
@@ -123,8 +124,11 @@ def test_wrong_calls_raise() -> None:
     with pytest.raises(NotReadyError, match="reset"):
         env.step(np.zeros(2, np.float32))
     env.reset()
-    with pytest.raises(ActionError, match=r"\(1, 2\)"):
-        env.step(np.zeros(3, np.float32))
+    for wrong in (np.zeros(3, np.float32), np.zeros((1, 2), np.float32), 1, None):
+        with pytest.raises(
+            ActionError, match=rf"must fit {re.escape(str(env.action_space))}, got {re.escape(repr(wrong))}"
+        ):
+            env.step(wrong)
     env.close()
     env.close()
     with pytest.raises(NotReadyError, match="closed"):
