@@ -6,16 +6,19 @@ Functions import what needs torch, so that help, invalid settings and Ctrl-C do 
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 from sb3_ext.child_processes import preload
 from sb3_ext.console import print_line, version_text
 from sb3_ext.settings import RunSettings, load
+from sb3_ext.settings.document import did_you_mean
 from sb3_ext.settings.shipped import configuration_file, configuration_names, sweep_names
 from unity_gym.errors import UnityGymError
 
@@ -66,6 +69,15 @@ _REMOVED = {
     "tensorflow": "PyTorch is the only framework",
     "train": "runs train unless --inference is given",
 }  # options of former versions of mlagents-learn
+_REPLACED = {
+    "cpu": "--torch-device cpu",
+    "curriculum": "environment_parameters in the configuration, which unity-learn FILE prints for a curriculum file",
+    "keep-checkpoints": "keep_checkpoints in the configuration",
+    "sampler": "environment_parameters in the configuration, which unity-learn FILE prints for a sampler file",
+    "save-freq": "checkpoint_interval in the configuration",
+    "slow": "--time-scale 1",
+    "worker-id": "--base-port",
+}  # options of former versions of mlagents-learn
 _INFERENCE = ("episodes", "json", "record")  # options without a setting, as Unity's trainer has no such keys
 
 
@@ -94,10 +106,20 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _base_parser(program: str, description: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        program, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False
-    )
+class _Parser(argparse.ArgumentParser):
+    """Parser that names the option that an unknown one may stand for."""
+
+    def error(self, message: str) -> NoReturn:
+        if unknown := re.search(r"^unrecognized arguments:.*? --([\w-]+)", message):
+            name = unknown[1]
+            options = (option for option in self._option_string_actions if option.startswith("--"))
+            hint = f"; use {_REPLACED[name]}" if name in _REPLACED else did_you_mean(f"--{name}", options)
+            message += hint
+        super().error(message)
+
+
+def _base_parser(program: str, description: str) -> _Parser:
+    return _Parser(program, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

@@ -51,6 +51,7 @@ def _file(name: str, names: list[str], requirement: str) -> Path:
     if path.suffix in (".yaml", ".yml") or path.exists():
         return path
     if name not in names:
-        near = did_you_mean(name, names)
+        of_scene = [full for full in names if full.partition("/")[2].lower() == name.lower()]
+        near = f"; did you mean {' or '.join(of_scene)}?" if of_scene else did_you_mean(name, names)
         raise SettingsError(f"{requirement}, got {name!r}{near}")
     return _folder() / f"{name}.yaml"

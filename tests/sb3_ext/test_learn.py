@@ -283,6 +283,28 @@ def test_training_progress_is_saved_when_a_player_fails(tmp_path: Path) -> None:
     assert steps(tmp_path / "results" / "failed" / "Basic")[-1] >= 100
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("ppo/3DBall --runid first", "unrecognized arguments: --runid first; did you mean --run-id?"),
+        ("sweep sweeps/Basic --numenvs 2", "unrecognized arguments: --numenvs 2; did you mean --num-envs?"),
+        ("ppo/3DBall --cpu", "unrecognized arguments: --cpu; use --torch-device cpu"),
+        ("ppo/3DBall other.yaml", "unrecognized arguments: other.yaml"),
+    ],
+)
+def test_an_unknown_option_is_reported_with_the_nearest_or_the_present_one(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments.split())
+    assert capsys.readouterr().err.endswith(f"error: {message}\n")
+
+
+def test_the_name_of_a_scene_is_answered_with_its_configurations(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pushblock"]) == 1
+    assert "did you mean imitation/PushBlock or ppo/PushBlock or sac/PushBlock?" in capsys.readouterr().err
+
+
 def test_debug_and_graphics_of_the_first_player_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
