@@ -25,25 +25,33 @@ _SPECS = (
     "ActionSpec ActionTuple BehaviorSpec DecisionStep DecisionSteps DimensionProperty ObservationSpec ObservationType "
     "TerminalStep TerminalSteps"
 )
+_BASE_ENV = dict.fromkeys(_SPECS.split(), "unity_gym.specs") | dict.fromkeys(
+    ("AgentId", "BaseEnv", "BehaviorMapping", "BehaviorName", "GroupId"), _ENVIRONMENT
+)
+_RAISED = dict.fromkeys(
+    (
+        "UnityActionException",
+        "UnityCommunicatorStoppedException",
+        "UnityEnvironmentException",
+        "UnityTimeOutException",
+    ),
+    _EXCEPTIONS,
+)  # by an environment
 _SIDE_CHANNEL = {"SideChannel": _CHANNELS, "IncomingMessage": _CHANNELS, "OutgoingMessage": _CHANNELS}
 _STATS = dict.fromkeys(("EnvironmentStats", "StatsAggregationMethod", "StatsSideChannel"), _CHANNELS)
 
 MODULES: dict[str, dict[str, str]] = {
     "mlagents_envs": {"__version__": _ENVIRONMENT},
-    "mlagents_envs.base_env": dict.fromkeys(_SPECS.split(), "unity_gym.specs")
-    | dict.fromkeys(("AgentId", "BaseEnv", "BehaviorMapping", "BehaviorName", "GroupId"), _ENVIRONMENT),
-    "mlagents_envs.environment": {"UnityEnvironment": _ENVIRONMENT},
-    "mlagents_envs.exception": dict.fromkeys(
+    "mlagents_envs.base_env": _BASE_ENV,
+    "mlagents_envs.environment": _BASE_ENV | _RAISED | _SIDE_CHANNEL | {"UnityEnvironment": _ENVIRONMENT},
+    "mlagents_envs.exception": _RAISED
+    | dict.fromkeys(
         (
-            "UnityActionException",
             "UnityCommunicationException",
-            "UnityCommunicatorStoppedException",
-            "UnityEnvironmentException",
             "UnityException",
             "UnityObservationException",
             "UnityPolicyException",
             "UnitySideChannelException",
-            "UnityTimeOutException",
             "UnityWorkerInUseException",
         ),
         _EXCEPTIONS,
@@ -56,20 +64,25 @@ MODULES: dict[str, dict[str, str]] = {
     "mlagents_envs.side_channel.side_channel": _SIDE_CHANNEL,
     "mlagents_envs.side_channel.incoming_message": {"IncomingMessage": _CHANNELS},
     "mlagents_envs.side_channel.outgoing_message": {"OutgoingMessage": _CHANNELS},
-    "mlagents_envs.side_channel.engine_configuration_channel": {
+    "mlagents_envs.side_channel.engine_configuration_channel": _SIDE_CHANNEL
+    | {
         "EngineConfig": _ENGINE,
         "EngineConfigurationChannel": _ENGINE,
     },
-    "mlagents_envs.side_channel.environment_parameters_channel": {"EnvironmentParametersChannel": _CHANNELS},
-    "mlagents_envs.side_channel.float_properties_channel": {"FloatPropertiesChannel": _CHANNELS},
-    "mlagents_envs.side_channel.raw_bytes_channel": {"RawBytesChannel": _CHANNELS},
-    "mlagents_envs.side_channel.stats_side_channel": _STATS,
-    "mlagents_envs.envs": {"PettingZooEnvFactory": _PETTINGZOO, "__getattr__": f"{_PETTINGZOO}:factory"},
+    "mlagents_envs.side_channel.environment_parameters_channel": _SIDE_CHANNEL
+    | {"EnvironmentParametersChannel": _CHANNELS},
+    "mlagents_envs.side_channel.float_properties_channel": _SIDE_CHANNEL | {"FloatPropertiesChannel": _CHANNELS},
+    "mlagents_envs.side_channel.raw_bytes_channel": _SIDE_CHANNEL | {"RawBytesChannel": _CHANNELS},
+    "mlagents_envs.side_channel.stats_side_channel": _SIDE_CHANNEL | _STATS,
+    "mlagents_envs.envs": {
+        "PettingZooEnvFactory": _PETTINGZOO,
+        "default_registry": _REGISTRY,
+        "__getattr__": f"{_PETTINGZOO}:factory",
+    },
     "mlagents_envs.envs.pettingzoo_env_factory": {"PettingZooEnvFactory": _PETTINGZOO},
     "mlagents_envs.envs.unity_aec_env": {"UnityAECEnv": _PETTINGZOO},
-    "mlagents_envs.envs.unity_gym_env": dict.fromkeys(
-        ("ActionFlattener", "UnityGymException", "UnityToGymWrapper"), _WRAPPERS
-    ),
+    "mlagents_envs.envs.unity_gym_env": _BASE_ENV
+    | dict.fromkeys(("ActionFlattener", "UnityGymException", "UnityToGymWrapper"), _WRAPPERS),
     "mlagents_envs.envs.unity_parallel_env": {"UnityParallelEnv": _PETTINGZOO},
     "gym_unity": {"__version__": _ENVIRONMENT},
     "gym_unity.envs": {
@@ -78,7 +91,10 @@ MODULES: dict[str, dict[str, str]] = {
         "UnityToGymWrapper": f"{_WRAPPERS}:ChannelLastGymWrapper",
     },
 }
-"""Names per module of Unity's packages, each with this package's module (and, after a colon, another name there)."""
+"""Names per module of Unity's packages, each with this package's module (and, after a colon, another name there).
+
+A module also has what Unity's imports into it: scripts take `ActionTuple` from `mlagents_envs.environment`.
+"""
 
 
 def install(

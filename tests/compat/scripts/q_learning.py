@@ -5,7 +5,7 @@ from typing import Dict, List, NamedTuple
 
 import numpy as np
 import torch
-from mlagents_envs.base_env import ActionTuple, BaseEnv
+from mlagents_envs.environment import ActionTuple, BaseEnv
 from mlagents_envs.registry import default_registry
 
 
