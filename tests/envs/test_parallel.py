@@ -250,9 +250,11 @@ def test_wrong_calls_raise_with_the_cause(arena: UnityParallelEnv) -> None:
     actions = zeros(arena)
     with pytest.raises(ActionError, match=r"missing are \['keeper_0_0'\], not in it are \['goalie_9_9'\]"):
         arena.step({agent: actions[agent] for agent in STRIKERS} | {"goalie_9_9": 0})
-    with pytest.raises(ActionError, match=r"'striker_0' do not fit MultiDiscrete"):
+    with pytest.raises(ActionError, match=rf"{STRIKERS[1]}: .*must fit MultiDiscrete.*got array\(\[0, 0, 0\]\)"):
         arena.step(actions | {STRIKERS[1]: np.zeros(3, np.int64)})
-    with pytest.raises(ActionError, match=r"'keeper_0' do not fit Dict.*'discrete'"):
+    with pytest.raises(ActionError, match=rf"{STRIKERS[0]}: .*must fit MultiDiscrete.*got None"):
+        arena.step(actions | {STRIKERS[0]: None})
+    with pytest.raises(ActionError, match=rf"{KEEPER}: .*must fit Dict.*'discrete'"):
         arena.step(actions | {KEEPER: {"continuous": np.zeros(2)}})
     arena.step(actions)
     with pytest.raises(InvalidValueError, match="Unity-3DBall-v0"):

@@ -22,7 +22,15 @@ from unity_gym.errors import ActionError, InvalidValueError, NotReadyError
 from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_options
 from unity_gym.pool import PlayerPool
 from unity_gym.slots import AgentTable
-from unity_gym.spaces import ObservationLayout, action_space, action_tuple, records, require_form, split_rows
+from unity_gym.spaces import (
+    ObservationLayout,
+    action_space,
+    action_tuple,
+    records,
+    require_form,
+    single_action_tuple,
+    split_rows,
+)
 from unity_gym.specs import ActionTuple, Array
 
 # observations, rewards, terminations, truncations and infos, by agent
@@ -372,6 +380,11 @@ class _BehaviorAgents:
             )
             selected = action_tuple(spec, batch, len(rows))
         except (ValueError, TypeError, KeyError) as error:  # numpy raises all of these if shapes differ
+            for agent, action in zip(names, chosen, strict=True):
+                try:
+                    single_action_tuple(spec, action)
+                except ActionError as wrong:
+                    raise ActionError(f"{agent}: {wrong}") from None
             raise ActionError(f"the actions of {self._name!r} do not fit {self.action_space}: {error}") from error
         all_actions.continuous[rows], all_actions.discrete[rows] = selected.continuous, selected.discrete
         return all_actions
