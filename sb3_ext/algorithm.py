@@ -19,6 +19,7 @@ from gymnasium import spaces
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
@@ -37,7 +38,7 @@ from sb3_ext.reward_signals import Extrinsic, RewardSignal
 from sb3_ext.sb3_names import Names
 from sb3_ext.self_play import SelfPlay
 from sb3_ext.vec_env import UnityVecEnv
-from unity_gym.errors import UnityGymError
+from unity_gym.errors import InvalidValueError, UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
 from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec
 
@@ -176,6 +177,14 @@ class UnityAlgorithm(BaseAlgorithm):
         model._set_spec(spec)
         model._setup_model()
         return model
+
+    def _get_policy_from_name(self, policy_name: str) -> type[BasePolicy]:
+        if policy_name not in self.policy_aliases:
+            raise InvalidValueError(
+                f"policy of {type(self).__name__} must be one of {list(self.policy_aliases)} or a class, got "
+                f"{policy_name!r}"
+            )
+        return self.policy_aliases[policy_name]
 
     def _set_spec(self, spec: BehaviorSpec) -> None:
         """Set the spaces to those of a behavior."""

@@ -293,6 +293,12 @@ def test_policies_under_names_of_sb3_have_its_networks(
     env.close()
 
 
+def test_an_unknown_policy_is_reported_with_the_known_ones(env: Any) -> None:
+    for algorithm, other in ((SAC, "UnityPolicy"), (PPO, "UnitySACPolicy")):
+        with pytest.raises(InvalidValueError, match=rf"'MlpPolicy', .* or a class, got '{other}'"):
+            algorithm(other, env)
+
+
 def test_a_features_extractor_receives_the_inputs_of_sb3(tmp_path: Path) -> None:
     class Sums(BaseFeaturesExtractor):
         def __init__(self, observation_space: spaces.Space, factor: float) -> None:
