@@ -83,14 +83,11 @@ def launch(
     """
     environment = settings.env_settings
     options = player_options(settings, curricula, log_folder, first_player)
-    if options.file_name is None:
-        if environment.num_envs > 1:
-            raise UnityGymError(
-                "num_envs is more than 1, but the Editor is one player: name a build or scene with --env, or leave "
-                "--num-envs out"
-            )
-        port = options.base_port or 5004
-        LOG.info("Waiting %g s for the Unity Editor on port %d: press its Play button", options.timeout_wait, port)
+    if options.file_name is None and environment.num_envs > 1:
+        raise UnityGymError(
+            "num_envs is more than 1, but the Editor is one player: name a build or scene with --env, or leave "
+            "--num-envs out"
+        )
     set_random_seed(environment.seed)
     with closing(PlayerPool(options, environment.num_envs, areas_to_draw=areas_to_draw)) as pool:
         curricula.send(pool, first_player=first_player)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +33,7 @@ from unity_gym.wire.decode import UNREADABLE, BehaviorDecoder, action_spec, pars
 _GRACE = 5.0  # seconds that a player has to quit by itself after the quit message
 _COMPILATION = 600.0  # seconds that an embedded scene may take to compile its loops before it connects
 _NOTICE = 5.0  # seconds after which a notice names the event that is waited for
+_LISTENING = "Listening on port %d. Start training by pressing the Play button in the Unity Editor."  # Unity's words
 _COMPILING = "%s is still starting: at its first start it compiles its loops, which may take a minute"
 _log = logging.getLogger(__name__)
 _MAX_REWARD = 1e18  # beyond, float32 sums and squares of rewards overflow
@@ -145,7 +145,10 @@ class UnityEnvironment:
         try:
             connection = self._connection = PlayerConnection(self._port)
             if self.file_name is None:
-                print(f"Waiting for the Unity Editor on port {connection.port}: press Play.", file=sys.stderr)
+                level = (
+                    logging.INFO if _log.isEnabledFor(logging.INFO) else logging.WARNING
+                )  # shown without logging, too
+                _log.log(level, _LISTENING, connection.port)
             accepts: Callable[[Peer], bool] = Peer.is_same_user
             if self.file_name is not None:
                 self._player = Player(

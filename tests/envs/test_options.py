@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import pickle
 import warnings
@@ -117,12 +118,16 @@ def test_strings_that_unity_cannot_read_raise() -> None:
         FloatPropertiesChannel().set_property("größe", 1.0)
 
 
-def test_waiting_for_the_editor_is_reported_with_the_port(capsys: pytest.CaptureFixture[str]) -> None:
-    editor = Editor(lambda _: UnityMessage().unity_output)
-    env = editor.connect()
-    assert f"port {editor.port}: press Play" in capsys.readouterr().err
-    env.close()
-    editor.join()
+def test_waiting_for_the_editor_is_reported_as_unity_does(caplog: pytest.LogCaptureFixture) -> None:
+    line = "Listening on port {}. Start training by pressing the Play button in the Unity Editor."
+    for level in (logging.WARNING, logging.INFO):  # that of scripts, that of unity-learn
+        caplog.clear()
+        with caplog.at_level(level, "unity_gym"):
+            editor = Editor(lambda _: UnityMessage().unity_output)
+            env = editor.connect()
+        assert ("unity_gym.environment", level, line.format(editor.port)) in caplog.record_tuples
+        env.close()
+        editor.join()
 
 
 # Behavior names
