@@ -122,7 +122,10 @@ def test_images_have_the_requested_dtype_and_range(visual_dtype: str, box: gym.s
 
 
 @pytest.mark.parametrize("observations", ["split", "sensors"])
-@pytest.mark.parametrize("spec", [MIXED, behavior(("eye", (3, 8, 9))), behavior(("a", (2,)), ("b", (1,)))])
+@pytest.mark.parametrize(
+    "spec",
+    [MIXED, behavior(("eye", (3, 8, 9))), behavior(("a", (2,)), ("b", (1,))), behavior(("height", ()), ("a", (0,)))],
+)
 def test_every_selected_observation_lies_in_the_space(spec: BehaviorSpec, observations: str) -> None:
     layout = ObservationLayout(spec, observations)
     arrays = arrays_of(spec, 4)
@@ -146,7 +149,7 @@ def test_a_selection_does_not_change_with_the_agent_arrays(spec: BehaviorSpec, o
 
 
 @pytest.mark.parametrize("observations", ["split", "sensors"])
-@pytest.mark.parametrize("spec", [MIXED, behavior(("a", (2,)))])
+@pytest.mark.parametrize("spec", [MIXED, behavior(("a", (2,))), behavior(("height", ()))])
 def test_rows_of_a_selection_can_be_overwritten(spec: BehaviorSpec, observations: str) -> None:
     layout = ObservationLayout(spec, observations)
     old, new = arrays_of(spec, 4), [array + 1 for array in arrays_of(spec, 2)]

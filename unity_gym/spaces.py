@@ -34,7 +34,7 @@ class ObservationLayout:
     def __init__(self, spec: BehaviorSpec, observations: str = "split", visual_dtype: str = "uint8") -> None:
         require_form(observations)
         sensors = spec.observation_specs
-        self._sizes = [sensor.shape[-1] for sensor in sensors]
+        self._shapes = [sensor.shape for sensor in sensors]
         self._parts: dict[str, list[int]] = {}
         for index, (sensor, name) in enumerate(zip(sensors, _names(sensors), strict=True)):
             merge = observations == "split" and len(sensor.shape) == 1
@@ -63,9 +63,11 @@ class ObservationLayout:
         arrays: dict[int, Array] = {}
         for key, indices in self._parts.items():
             part = observations if self._single else observations[key]
-            ends = np.cumsum([self._sizes[index] for index in indices])[:-1]
-            parts = np.split(part, ends, axis=-1) if len(indices) > 1 else [part]
-            arrays.update(zip(indices, parts, strict=True))
+            if len(indices) == 1:
+                arrays[indices[0]] = part
+            else:
+                ends = np.cumsum([self._shapes[index][0] for index in indices])[:-1]
+                arrays.update(zip(indices, np.split(part, ends, axis=-1), strict=True))
         return [arrays[index] for index in range(len(arrays))]
 
     def select_rows(self, observations: Any, rows: Array) -> Any:
