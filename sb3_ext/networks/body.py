@@ -17,7 +17,7 @@ from sb3_ext.networks.layers import dense_layers
 from sb3_ext.networks.memory import Memory
 from sb3_ext.networks.normalization import RunningNormalization
 from unity_gym.errors import InvalidValueError, UnityGymError
-from unity_gym.specs import BehaviorSpec, DimensionProperty, ObservationType
+from unity_gym.specs import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,12 @@ def as_floats(observations: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor / 255 if tensor.dtype == torch.uint8 else tensor for tensor in observations]
 
 
+def _is_entity_list(sensor: ObservationSpec) -> bool:
+    """Return whether a sensor sends a varying number of entities, at least one of which can be present."""
+    shape, properties = sensor.shape, sensor.dimension_property
+    return len(shape) == 2 and min(shape) > 0 and bool(properties[0] & DimensionProperty.VARIABLE_SIZE)
+
+
 class Encoding(nn.Module):
     """Encoding of observations for dense layers: encoders, normalization, attention over entities.
 
@@ -110,7 +116,8 @@ class Encoding(nn.Module):
         sensors = spec.observation_specs
         self._vectors = [index for index, sensor in enumerate(sensors) if len(sensor.shape) == 1]
         self._images = [index for index, sensor in enumerate(sensors) if sensor.is_visual]
-        self._entities = [index for index, sensor in enumerate(sensors) if len(sensor.shape) == 2]
+        # any other sensor, too: only an extractor of the user's own takes one
+        self._entities = [index for index, sensor in enumerate(sensors) if len(sensor.shape) not in (1, 3)]
         width = settings.hidden_units
         self._vector_sizes = [sensors[index].shape[0] for index in self._vectors]
         vector_size = sum(self._vector_sizes)
@@ -129,7 +136,7 @@ class Encoding(nn.Module):
         )
         self.size = vector_size + width * len(self._images)
         for index in self._entities:
-            if not sensors[index].dimension_property[0] & DimensionProperty.VARIABLE_SIZE:
+            if not _is_entity_list(sensors[index]):
                 raise UnityGymError(
                     f"sensor {sensors[index].name!r} sends {sensors[index].shape} numbers in a form that no network "
                     "takes: a sensor is a vector, an image C×H×W, or a list of entities of variable length"

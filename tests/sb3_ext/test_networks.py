@@ -99,6 +99,16 @@ def test_entities_without_another_observation_are_supported() -> None:
     assert features.shape == (5, 8)
 
 
+@pytest.mark.parametrize(
+    "unsupported",
+    [sensor(2, 2, 2, 2), sensor(5, 2), sensor(), sensor(0, 4, variable=True)],
+    ids=["4 dimensions", "no entities", "no dimension", "room for no entity"],
+)
+def test_a_sensor_that_no_encoder_supports_raises(unsupported: ObservationSpec) -> None:
+    with pytest.raises(UnityGymError, match="in a form that no network takes"):
+        body(sensor(3), unsupported)
+
+
 def test_the_goal_signal_generates_the_last_layer() -> None:
     net = body(sensor(3), sensor(2, kind=GOAL), hidden_units=8, num_layers=2)
     assert len(net.layers) == 2  # one dense layer and its swish are left
