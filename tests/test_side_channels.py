@@ -204,6 +204,18 @@ def test_a_custom_channel_sends_and_receives_all_types_of_values() -> None:
     assert channel.heard == [("hello", True, -7, 0.5, [1.5, -2.5])]
 
 
+def test_omitted_values_at_the_end_of_a_message_are_the_default_values_if_given() -> None:
+    message = IncomingMessage(numbers("ii", 5, 1))
+    assert message.read_int32(default_value=9) == 5
+    assert IncomingMessage(b"").read_bool(default_value=True) is True
+    assert IncomingMessage(b"").read_int32(default_value=0) == 0
+    assert IncomingMessage(b"").read_float32(default_value=2.5) == 2.5
+    assert IncomingMessage(b"").read_float32_list(default_value=[1.0]) == [1.0]
+    assert IncomingMessage(b"").read_string(default_value="none") == "none"
+    with pytest.raises(ProtocolError, match="ends too early"):
+        message.read_string(default_value="none")  # it has a length of 1 and no character
+
+
 def test_the_uuid_is_sent_with_little_endian_fields() -> None:
     channel = RawBytesChannel(RAW)
     channel.send_raw_data(b"!")

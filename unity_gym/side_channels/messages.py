@@ -11,7 +11,8 @@ from unity_gym.errors import InvalidValueError, ProtocolError
 class IncomingMessage:
     """Reader of a payload from its start to its end.
 
-    Every `read_…` raises `ProtocolError` if the payload ends too early.
+    Every `read_…` raises `ProtocolError` if the payload ends too early. At its very end, it returns `default_value`
+    instead, if one is given: a sender may omit the last values.
     """
 
     def __init__(self, buffer: bytes, offset: int = 0) -> None:
@@ -28,26 +29,39 @@ class IncomingMessage:
         taken, self.offset = self.buffer[self.offset : end], end
         return taken
 
-    def read_bool(self) -> bool:
+    def _is_omitted(self) -> bool:
+        return self.offset >= len(self.buffer)
+
+    def read_bool(self, default_value: bool | None = None) -> bool:
         """Return one byte as a bool, True if it is not 0."""
+        if default_value is not None and self._is_omitted():
+            return default_value
         return self._take(1) != b"\x00"
 
-    def read_int32(self) -> int:
+    def read_int32(self, default_value: int | None = None) -> int:
         """Return four bytes as an int32."""
+        if default_value is not None and self._is_omitted():
+            return default_value
         return int.from_bytes(self._take(4), "little", signed=True)
 
-    def read_float32(self) -> float:
+    def read_float32(self, default_value: float | None = None) -> float:
         """Return four bytes as a float32."""
+        if default_value is not None and self._is_omitted():
+            return default_value
         value: float = struct.unpack("<f", self._take(4))[0]
         return value
 
-    def read_float32_list(self) -> list[float]:
+    def read_float32_list(self, default_value: list[float] | None = None) -> list[float]:
         """Return the floats that follow an int32 count."""
+        if default_value is not None and self._is_omitted():
+            return default_value
         count = self.read_int32()
         return list(struct.unpack(f"<{count}f", self._take(4 * count)))
 
-    def read_string(self) -> str:
+    def read_string(self, default_value: str | None = None) -> str:
         """Return the UTF-8 text that follows an int32 count of bytes."""
+        if default_value is not None and self._is_omitted():
+            return default_value
         return self._take(self.read_int32()).decode("utf-8", errors="replace")
 
     def get_raw_bytes(self) -> bytes:

@@ -14,7 +14,7 @@ class StringLogChannel(SideChannel):
         super().__init__(uuid.UUID("621f0a70-4f87-11ea-a6bf-784f4387d1f7"))
 
     def on_message_received(self, msg: IncomingMessage) -> None:
-        print(msg.read_string())
+        print(msg.read_string(), msg.read_int32(default_value=1))  # builds of before omit the number
 
     def send_string(self, data: str) -> None:
         msg = OutgoingMessage()
@@ -24,6 +24,9 @@ class StringLogChannel(SideChannel):
 
 string_log, stats, floats = StringLogChannel(), StatsSideChannel(), FloatPropertiesChannel()
 raw = RawBytesChannel(uuid.uuid4())
+message = OutgoingMessage()
+message.write_string("not from Unity")
+string_log.on_message_received(IncomingMessage(bytes(message.buffer)))
 env = UnityEnvironment(side_channels=[string_log, stats, floats, raw])
 string_log.send_string("The environment was created")
 floats.set_property("test", 0.5)
