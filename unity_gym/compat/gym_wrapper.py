@@ -55,6 +55,7 @@ class UnityToGymWrapper(gym.Env[Any, Any]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render.modes": ["rgb_array"]}  # noqa: RUF012
+    reward_range = (-float("inf"), float("inf"))
     _channel_last = False
 
     def __init__(

@@ -6,6 +6,7 @@ from gym_unity.envs import UnityToGymWrapper
 from mlagents_envs.environment import UnityEnvironment
 
 env = UnityToGymWrapper(UnityEnvironment("3DBall", base_port=5105))
+assert env.reward_range == (-float("inf"), float("inf"))
 actor = torch.nn.Sequential(torch.nn.Linear(env.observation_space.shape[0], env.action_space.shape[0]), torch.nn.Tanh())
 critic = torch.nn.Linear(env.observation_space.shape[0] + env.action_space.shape[0], 1)
 total = 0.0
