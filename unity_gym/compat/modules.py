@@ -56,7 +56,8 @@ MODULES: dict[str, dict[str, str]] = {
         ),
         _EXCEPTIONS,
     ),
-    "mlagents_envs.logging_util": {"get_logger": _ENVIRONMENT, "set_log_level": _ENVIRONMENT},
+    "mlagents_envs.logging_util": {"get_logger": _ENVIRONMENT, "set_log_level": _ENVIRONMENT}
+    | dict.fromkeys(("CRITICAL", "DEBUG", "ERROR", "FATAL", "INFO", "NOTSET", "WARNING"), "logging"),
     "mlagents_envs.registry": {"UnityEnvRegistry": _REGISTRY, "default_registry": _REGISTRY},
     "mlagents_envs.registry.base_registry_entry": {"BaseRegistryEntry": _REGISTRY},
     "mlagents_envs.registry.unity_env_registry": {"UnityEnvRegistry": _REGISTRY, "default_registry": _REGISTRY},

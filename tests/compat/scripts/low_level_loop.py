@@ -3,8 +3,11 @@
 import numpy as np
 from mlagents_envs.base_env import ActionTuple, BaseEnv
 from mlagents_envs.environment import UnityEnvironment
+from mlagents_envs.logging_util import DEBUG, get_logger, set_log_level
 from mlagents_envs.side_channel.engine_configuration_channel import EngineConfigurationChannel
 
+set_log_level(DEBUG)
+get_logger(__name__).debug("low-level loop")
 engine = EngineConfigurationChannel()
 env = UnityEnvironment(file_name="builds/3DBall", seed=1, side_channels=[engine], worker_id=2, no_graphics=True)
 assert isinstance(env, BaseEnv)
