@@ -290,6 +290,11 @@ class UnityAlgorithm(BaseAlgorithm):
         """Build the schedule of the learning rate; replace SB3's method, in which numbers are constant."""
         self.lr_schedule = schedule(self.learning_rate, self.learning_rate_schedule, 1e-10)
 
+    def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
+        """Set the progress of schedules; all agents act at once, so the last step may exceed `total_timesteps`."""
+        super()._update_current_progress_remaining(num_timesteps, total_timesteps)
+        self._current_progress_remaining = max(self._current_progress_remaining, 0.0)
+
     def _set_up_signals(self) -> None:
         """Build the algorithm's own copies of the reward signals."""
         assert self.adapter is not None

@@ -238,6 +238,22 @@ def test_a_wrong_parameter_of_load_raises_one_clear_error(
 
 
 @pytest.mark.parametrize("kind", POLICIES)
+def test_schedules_end_at_zero_where_the_last_step_exceeds_the_timesteps(kind: type[UnityAlgorithm]) -> None:
+    progress: list[float] = []
+
+    def learning_rate(remaining: float) -> float:
+        progress.append(remaining)
+        return 1e-3 * remaining
+
+    env = make_toys(NUMBERS, n=4)
+    model = kind(POLICIES[kind], env, learning_rate, batch_size=8, **SMALL)
+    model.learn(42)  # 11 steps of 4 agents
+    assert model.num_timesteps == 44
+    assert progress[-1] == model.policy.optimizer.param_groups[0]["lr"] == 0
+    env.close()
+
+
+@pytest.mark.parametrize("kind", POLICIES)
 def test_learning_without_an_environment_raises_with_the_remedy(kind: type[UnityAlgorithm], env: Any) -> None:
     file = io.BytesIO()
     kind(POLICIES[kind], env, **SMALL).save(file)
