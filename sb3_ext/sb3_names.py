@@ -7,7 +7,7 @@ those that set a parameter of another name, and those that are rejected, with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -237,6 +237,13 @@ def network_settings(
         arch = {"pi": arch, critic: arch}
     if arch.keys() != {"pi", critic}:
         raise UnityGymError(f"net_arch must be a list of widths, or have the keys 'pi' and {critic!r}, got {arch!r}")
+    for widths in arch.values():
+        is_list = isinstance(widths, Sequence) and all(isinstance(width, (int, np.integer)) for width in widths)
+        if widths is not None and not is_list:
+            raise UnityGymError(
+                f"net_arch must be a list of widths such as [64, 64], or have the keys 'pi' and {critic!r}, got "
+                f"{widths!r}"
+            )
     actor, of_critic = (None if widths is None else tuple(widths) for widths in (arch["pi"], arch[critic]))
     return NetworkSettings(**options, net_arch=actor), NetworkSettings(**options, net_arch=of_critic)
 

@@ -360,6 +360,8 @@ def test_net_arch_and_activation_are_those_of_actor_and_critic(env: Any) -> None
         ({"net_arch": [8], "num_layers": 1}, "net_arch and num_layers set the same"),
         ({"net_arch": [8], "hidden_units": 8}, "net_arch and hidden_units set the same"),
         ({"net_arch": {"pi": [8]}}, "net_arch must be a list of widths, or have the keys 'pi' and 'vf'"),
+        ({"net_arch": [{"pi": [8], "vf": [8]}]}, "net_arch must be a list of widths such as"),
+        ({"net_arch": 64}, "net_arch must be a list of widths such as"),
         ({"net_arch": [0]}, "the widths of net_arch must be at least 1"),
         ({"net_arch": {"pi": [8], "vf": [9]}, "shared_critic": True}, "net_arch must be the same for 'pi' and 'vf'"),
         ({"features_extractor_kwargs": {"features_dim": 3}}, "features_extractor_kwargs must come with"),
