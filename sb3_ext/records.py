@@ -194,6 +194,9 @@ class BehaviorRecord:
                 arrays = {name: file[name] for name in file.files}
             count = len({name.partition(".")[0] for name in arrays})
             parts = [kind.from_arrays(without_prefix(str(number), arrays)) for number in range(count)]
+            longest, length = max(int(part.lengths.max()) for part in parts), self.model.collection.time_horizon
+            if isinstance(self.model, SAC) and length is not None and longest > length:
+                raise ValueError(f"its sequences are up to {longest} decisions long, those of this model {length}")
         except Exception as error:  # NumPy raises many classes for other files; nothing in the file is executed
             raise UnityGymError(f"{path} cannot be read: {error}. Delete it; the run continues without it") from error
         for part in parts:

@@ -192,6 +192,32 @@ def test_sac_logs_its_statistics_and_resumes_with_its_replay_buffer(
     assert known["Policy/Curiosity Reward"] == [200, 400, 600]
 
 
+def test_saved_experience_of_sac_with_longer_sequences_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = yaml.safe_load((CONFIGS.with_name("sac") / "3DBall.yaml").read_text(encoding="utf-8"))
+    behavior = tree["behaviors"]["3DBall"]
+    behavior |= {"max_steps": 100_000, "summary_freq": 300}
+    file = tmp_path / "3DBall.yaml"
+
+    def write_settings(length: int) -> None:
+        behavior["network_settings"] |= {"hidden_units": 16, "memory": {"memory_size": 8, "sequence_length": length}}
+        file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+
+    write_settings(32)
+    process = start(tmp_path, str(file), "--run-id", "first", "--seed", "3")
+    await_line(process, "Step: 300.")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert list((tmp_path / "results" / "first" / "3DBall").glob("experience-*.npz"))
+    write_settings(4)
+    assert main([str(file), "--results-dir", str(tmp_path / "results"), "--run-id", "first", "--resume"]) == 1
+    errors = capsys.readouterr().err
+    assert "experience-" in errors
+    assert errors.endswith(" decisions long, those of this model 4. Delete it; the run continues without it\n")
+    assert errors.count("\n") == 1
+
+
 def test_a_killed_run_resumes_from_its_last_complete_checkpoint(tmp_path: Path) -> None:
     keys = {"summary_freq": 200, "checkpoint_interval": 300}
     process = start(tmp_path, config(tmp_path, **keys), "--run-id", "killed")
