@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from sb3_ext.files import saving, write
+from unity_gym.errors import UnityGymError
 
 
 class Summary(NamedTuple):
@@ -36,16 +37,21 @@ class Curve:
 
     :param path: Path of the file.
     :param until: Delete lines after this step, which will be repeated; None deletes all.
+    :raises UnityGymError: If the file was changed and cannot be read.
     """
 
     def __init__(self, path: Path, until: int | None) -> None:
         self._path = path
         self.summaries: list[Summary] = []
         if until is not None and path.exists():
-            with path.open(newline="") as file:
-                lines = [
-                    Summary(int(a), float(b), float(c), float(d), int(e)) for a, b, c, d, e in [*csv.reader(file)][1:]
-                ]
+            try:
+                with path.open(newline="", encoding="utf-8") as file:
+                    rows = [*csv.reader(file)][1:]
+                lines = [Summary(int(a), float(b), float(c), float(d), int(e)) for a, b, c, d, e in rows]
+            except (ValueError, csv.Error) as error:
+                raise UnityGymError(
+                    f"{path} cannot be read: {error}. Correct or delete it; the run continues without it"
+                ) from error
             self.summaries = [line for line in lines if line.step <= until]
 
     def add(self, summary: Summary) -> None:

@@ -262,6 +262,22 @@ def test_a_resumed_run_deletes_networks_without_a_checkpoint_and_no_other_files(
     assert sorted(path.stem for path in folder.glob("*.onnx")) == ["Basic-300", "best", "opponent-1"]
 
 
+@pytest.mark.parametrize("text", ["step;seconds\n300;2\n", "step,seconds\n300,2\n", "step\n300,2,x,0,1\n"])
+def test_a_learning_curve_that_another_program_changed_is_reported(
+    finished: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished / "old", tmp_path / "old")
+    file = tmp_path / "old" / "Basic" / "rewards.csv"
+    file.write_text(text)
+    before = content(tmp_path / "old")
+    assert main([config(tmp_path, max_steps=1), "--results-dir", str(tmp_path), "--run-id", "old", "--resume"]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"unity-learn: error: {file} cannot be read: ")
+    assert errors.endswith(". Correct or delete it; the run continues without it\n")
+    assert errors.count("\n") == 1
+    assert content(tmp_path / "old") == before
+
+
 def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:
     file = config(tmp_path, summary_freq=100)
     process = start(tmp_path, file, "--run-id", "stopped")
