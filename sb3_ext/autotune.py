@@ -12,7 +12,7 @@ from sb3_ext.console import print_line
 from sb3_ext.curriculum import EnvironmentParameterManager
 from sb3_ext.launching import require_demonstrations, with_seed
 from sb3_ext.runs import Run
-from sb3_ext.settings import RunSettings
+from sb3_ext.settings import CheckpointSettings, RunSettings
 from sb3_ext.training import Training, place_samplers
 from unity_gym.errors import UnityGymError
 from unity_gym.machine import usable_cores
@@ -95,9 +95,7 @@ def measure(settings: RunSettings, arrangement: Arrangement, seconds: float) -> 
     """
     with tempfile.TemporaryDirectory() as folder:
         own = arrangement.of(with_seed(settings))
-        checkpoints = own.checkpoint_settings.model_copy(
-            update={"results_dir": folder, "run_id": "autotune", "resume": False, "force": False}
-        )
+        checkpoints = CheckpointSettings(results_dir=folder, run_id="autotune")  # a new run, whatever the settings say
         own = own.model_copy(update={"checkpoint_settings": checkpoints})
         require_demonstrations(own)
         run = Run(own)

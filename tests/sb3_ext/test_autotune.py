@@ -35,6 +35,15 @@ def test_an_arrangement_is_measured_with_real_players_and_leaves_no_files(
     assert not list(folder.iterdir())
 
 
+@pytest.mark.parametrize("key", ["initialize_from", "inference", "resume"])
+def test_options_for_the_start_of_a_run_have_no_effect(key: str) -> None:
+    flags = {
+        "env_settings.env_path": "Unity-Basic-v0",
+        f"checkpoint_settings.{key}": "first" if "from" in key else True,
+    }
+    assert autotune.measure(loads(BASIC, flags=flags), Arrangement(num_areas=2), 0.2) > 0
+
+
 def test_measuring_prints_nothing_and_ends_the_processes_of_learners(capfd: pytest.CaptureFixture[str]) -> None:
     flags = {"env_settings.env_path": "Unity-Basic-v0", "env_settings.seed": 1, "torch_settings.device": "cpu,cpu"}
     assert autotune.measure(loads(BASIC, flags=flags), Arrangement(1, 1), 0.2) > 0
