@@ -214,6 +214,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.buffer_size, self.batch_size, self.n_epochs = buffer_size, batch_size, n_epochs
         self.time_horizon, self.clip_range, self.clip_range_vf = time_horizon, clip_range, clip_range_vf
         self.target_kl, self.action_scaling, self.second_critic = target_kl, action_scaling, second_critic
+        self.gae_lambda, self.max_grad_norm = gae_lambda, max_grad_norm  # type: ignore[assignment]
         self.threaded, self.demonstrations = threaded, demonstrations
         self.reward_signals = checked_signals(reward_signals)
         self._check_options()
@@ -253,6 +254,12 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             size = getattr(self, name)
             if size is not None and size < 1:
                 raise UnityGymError(f"{name} must be at least 1, got {size}")
+        for name in ("clip_range", "clip_range_vf", "target_kl", "max_grad_norm"):
+            number = getattr(self, name)
+            if isinstance(number, (int, float)) and number <= 0:
+                raise UnityGymError(f"{name} must be above 0, got {number}")
+        if not 0 <= self.gae_lambda <= 1:
+            raise UnityGymError(f"gae_lambda must be from 0 to 1, got {self.gae_lambda}")
 
     def _setup_model(self) -> None:
         """Build schedules, policy, reward signals and collection; replace SB3's method, whose buffer is not used."""

@@ -87,7 +87,7 @@ class UpdateLog:
         kept = []
         if self._until is not None and self._path.exists():
             for line in self._path.read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError):  # the last line, if the run was killed while it was written
+                with suppress(ValueError, KeyError, TypeError):  # killed while it wrote the line, or not its own
                     kept += [line] if json.loads(line)["step"] <= self._until else []
         write(self._path, "".join(f"{line}\n" for line in kept))
         self._is_open = True

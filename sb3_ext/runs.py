@@ -258,4 +258,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     except ValueError as error:
         raise UnityGymError(f"{path} is no JSON: {error}. Delete it; the run continues without it") from error
-    return tree if isinstance(tree, dict) else {}
+    if not isinstance(tree, dict) or not all(isinstance(block, dict) for block in tree.values()):
+        raise UnityGymError(
+            f"{path} has no block for each behavior and lesson. Delete it; the run continues without it"
+        )
+    return tree

@@ -234,6 +234,8 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             number = getattr(self, name)
             if number is not None and number <= 0:
                 raise UnityGymError(f"{name} must be above 0, got {number}")
+        if self.tau > 1:
+            raise UnityGymError(f"tau must be at most 1, got {self.tau}")
         if self.buffer_size < self.batch_size:
             raise UnityGymError(
                 f"buffer_size {self.buffer_size} does not hold a batch of {self.batch_size}: give more, or a smaller "

@@ -8,6 +8,7 @@ those that set a parameter of another name, and those that are rejected, with th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from sb3_ext.agents import SpaceAdapter
 from sb3_ext.networks import NetworkSettings
 from sb3_ext.networks.extractor import SensorExtractor
 from sb3_ext.reward_signals import Extrinsic
+from sb3_ext.settings.document import did_you_mean
 from unity_gym.errors import InvalidValueError, UnityGymError
 
 
@@ -244,6 +246,10 @@ def network_settings(
                 f"net_arch must be a list of widths such as [64, 64], or have the keys 'pi' and {critic!r}, got "
                 f"{widths!r}"
             )
+    names = {entry.name for entry in fields(NetworkSettings)}
+    if unknown := sorted(options.keys() - names):
+        near = did_you_mean(unknown[0], names | {"features_extractor_class"})
+        raise UnityGymError(f"policy_kwargs has the unknown entry {unknown[0]!r}{near}")
     actor, of_critic = (None if widths is None else tuple(widths) for widths in (arch["pi"], arch[critic]))
     return NetworkSettings(**options, net_arch=actor), NetworkSettings(**options, net_arch=of_critic)
 

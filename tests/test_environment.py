@@ -209,6 +209,8 @@ def test_an_unreferenced_environment_ends_its_player(tmp_path: Path) -> None:
         ({"visual_dtype": "float64"}, InvalidValueError, "'float32' or 'uint8', got 'float64'"),
         ({"uncompressed_layout": "CWH"}, InvalidValueError, "'auto', 'CHW' or 'HWC', got 'CWH'"),
         ({"num_areas": 0}, UnityGymError, "num_areas must be at least 1, got 0"),
+        ({"timeout_wait": None}, InvalidValueError, r"timeout_wait must be seconds above 0 \(inf .*\), got None"),
+        ({"timeout_wait": 0}, InvalidValueError, r"timeout_wait must be seconds above 0 \(inf .*\), got 0"),
     ],
 )
 def test_an_invalid_option_raises_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:

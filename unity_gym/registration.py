@@ -83,7 +83,10 @@ def registered_options(env_id: str) -> dict[str, Any]:
         )
     name = env_id.removeprefix("unity_gym:")
     if name not in options_by_id:
-        raise InvalidValueError(f"no environment {env_id!r}; the known ones are {sorted(options_by_id)}")
+        raise InvalidValueError(
+            f"no environment {env_id!r}; the known ones are {sorted(options_by_id)}. Give a player of your own as "
+            "file_name of 'Unity-v0'"
+        )
     return options_by_id[name]
 
 

@@ -68,6 +68,8 @@ class NetworkSettings:
                 raise UnityGymError(f"{name} must be at least 1, got {getattr(self, name)}")
         if any(width < 1 for width in self.widths):
             raise UnityGymError(f"the widths of net_arch must be at least 1, got {list(self.widths)}")
+        if not isinstance(self.activation_fn, type):
+            raise UnityGymError(f"activation_fn must be a class such as torch.nn.ReLU, got {self.activation_fn!r}")
         if self.memory_size < 0 or self.memory_size % 2:
             raise UnityGymError(f"memory_size must be even, or 0 for no LSTM, got {self.memory_size}")
         if self.use_previous_action and not self.memory_size:

@@ -100,3 +100,23 @@ def test_unitys_own_packages_stay_in_use_unless_asked(tmp_path: Path) -> None:
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
     assert result.stdout.splitlines() == ["theirs True", "1.1.0 unity_gym.compat.environment"], result.stderr
+
+
+def test_the_gym_wrapper_resets_a_new_environment_as_often_as_unitys(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from mlagents_envs.environment import UnityEnvironment\n"
+        "from mlagents_envs.envs.unity_gym_env import UnityToGymWrapper\n"
+        "class Counted(UnityEnvironment):\n"
+        "    resets = 0\n"
+        "    def reset(self):\n"
+        "        self.resets += 1\n"
+        "        super().reset()\n"
+        "for is_new in (True, False):\n"
+        "    env = Counted('Basic')\n"
+        "    is_new or env.reset()\n"
+        "    UnityToGymWrapper(env)\n"
+        "    print(env.resets)\n"
+        "    env.close()\n"
+    )
+    assert run("--scene", "Basic", "--areas", "1", str(script)).stdout == "2\n2\n"

@@ -155,7 +155,7 @@ def test_a_run_writes_each_update_its_hyperparameters_and_its_times(tmp_path: Pa
     assert all(part.keys() == {"total", "count", "is_parallel", "self"} for part in timers["children"].values())
 
     with log.open("a", encoding="utf-8") as lines:  # the state after a kill that follows a checkpoint
-        lines.write('{"step": 300, "seconds": 9}\n{"step": 36')
+        lines.write('{"step": 300, "seconds": 9}\n3\n{"step": 36')
     tree["behaviors"]["Basic"]["max_steps"] = 420
     file.write_text(yaml.safe_dump(tree), encoding="utf-8")
     assert main([*arguments, "--resume"]) == 0
@@ -276,6 +276,19 @@ def test_a_learning_curve_that_another_program_changed_is_reported(
     assert errors.endswith(". Correct or delete it; the run continues without it\n")
     assert errors.count("\n") == 1
     assert content(tmp_path / "old") == before
+
+
+@pytest.mark.parametrize("content", ['{"Basic"', "[]", '{"Basic": 3}'])
+def test_a_damaged_status_of_a_run_is_reported(
+    finished: Path, tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished / "old", tmp_path / "old")
+    status = tmp_path / "old" / "run_logs" / "training_status.json"
+    status.write_text(content, encoding="utf-8")
+    assert main([config(tmp_path), "--results-dir", str(tmp_path), "--run-id", "old", "--resume"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"unity-learn: error: {status} ")
+    assert error.endswith("Delete it; the run continues without it\n")
 
 
 def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ class UnityToGymWrapper(gym.Env[Any, Any]):
         action_space_seed: int | None = None,
     ) -> None:
         self._env = unity_env
+        if not unity_env.behavior_specs:
+            unity_env.step()  # Unity's wrapper also resets a new environment twice, which decides its random numbers
         unity_env.reset()
         if len(unity_env.behavior_specs) != 1:
             raise UnityGymException(
