@@ -25,8 +25,7 @@ from unity_gym.wire.png import Png, inflate, split_pngs
 MOST_BYTES = 1 << 28
 """Largest array in bytes that the PNGs of one sensor may become per message; compressed, it may be a few kilobytes."""
 
-_MOST_THREADS = 4
-_THREADED_BYTES = 1 << 16  # for less, another thread costs more time than it saves
+_PART_BYTES = 1 << 17  # of images that are inflated together: for less, another thread costs more time than it saves
 _FLOATS, _COMPRESSED = attrgetter("float_data.data"), attrgetter("compressed_data")
 _SHAPE, _MAPPING = attrgetter("shape"), attrgetter("compressed_channel_mapping")
 
@@ -108,7 +107,9 @@ class ImageDecoder:
         images = self._from_pngs(compressed, mapping)
         if self._dtype == np.uint8:
             return images if images.dtype == np.uint8 else np.rint(images).astype(np.uint8), True
-        return images.astype(np.float32, copy=False) / np.float32(255), True
+        scaled = images.astype(np.float32, copy=False)
+        scaled /= np.float32(255)
+        return scaled, True
 
     def _from_floats(self, data: list[bytes]) -> Array:
         channels, height, width = self.shape
@@ -146,7 +147,7 @@ class ImageDecoder:
 def _decode(data: list[bytes], channels: int, height: int, width: int) -> Array:
     """Return the first channels of the PNGs of each image, uint8 (n, channels, height, width).
 
-    While one part of the PNGs is inflated, other threads unfilter the previous parts.
+    While one part of the PNGs is inflated, another thread unfilters the previous part.
     """
     per_image = -(-channels // 3)
     pngs: list[Png] = []
@@ -156,15 +157,15 @@ def _decode(data: list[bytes], channels: int, height: int, width: int) -> Array:
             raise ValueError(f"PNGs of {3 * len(split)} channels together where the sensor has {channels}")
         pngs += split
     images = np.empty((len(data), channels, height, width), np.uint8)
-    threads = 1 if images.nbytes < _THREADED_BYTES else min(_threads(), len(pngs))
-    ends = [len(pngs) * thread // threads for thread in range(threads + 1)]
+    parts = max(1, min(images.nbytes // _PART_BYTES, len(pngs)))
+    ends = [len(pngs) * part // parts for part in range(parts + 1)]
     others = []
     for first, end in pairwise(ends):
         part = pngs[first:end]
         scanlines = bytearray().join([inflate(png, height, width) for png in part])
         work = scanlines, [png.samples for png in part], images, first
-        if end < len(pngs):
-            others.append(_pool().submit(_unfilter, *work))
+        if end < len(pngs) and usable_cores() > 1:
+            others.append(_other_thread().submit(_unfilter, *work))
         else:
             _unfilter(*work)
     for other in others:
@@ -181,15 +182,9 @@ def _unfilter(scanlines: bytearray, samples: list[int], images: Array, first: in
 
 
 @cache
-def _threads() -> int:
-    """Return the number of decoding threads; unfiltering runs without Python's lock."""
-    return min(_MOST_THREADS, usable_cores())
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_MOST_THREADS - 1, thread_name_prefix="unity-image")
+def _other_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="unity-image")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay in the parent
+    os.register_at_fork(after_in_child=_other_thread.cache_clear)  # threads stay in the parent
