@@ -22,7 +22,7 @@ from sb3_ext.collector import Collection
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.hardware import has_spare_core
-from sb3_ext.imitation import BehavioralCloning
+from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.policies import POLICY_ALIASES, UnityPolicy
 from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.reward_signals.updates import SignalUpdates
@@ -215,7 +215,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self.time_horizon, self.clip_range, self.clip_range_vf = time_horizon, clip_range, clip_range_vf
         self.target_kl, self.action_scaling, self.second_critic = target_kl, action_scaling, second_critic
         self.gae_lambda, self.max_grad_norm = gae_lambda, max_grad_norm  # type: ignore[assignment]
-        self.threaded, self.demonstrations = threaded, demonstrations
+        self.threaded, self.demonstrations = threaded, checked_cloning(demonstrations)
         self.reward_signals = checked_signals(reward_signals)
         self._check_options()
         super().__init__(

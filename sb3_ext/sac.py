@@ -24,7 +24,7 @@ from sb3_ext.collector import Collection
 from sb3_ext.distributions import SquashedActions
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
-from sb3_ext.imitation import BehavioralCloning
+from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.replay import ReplayBatch, ReplayBuffer
 from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.rollout import as_tensor
@@ -179,7 +179,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self.init_entcoef, self.learns_ent_coef = given["init_entcoef"], ent_coef is None or isinstance(ent_coef, str)
         self.target_entropy, self.target_update_interval = target_entropy, target_update_interval
         self.buffer_size, self.batch_size, self.tau, self.threaded = buffer_size, batch_size, tau, threaded
-        self.learning_rate_schedule, self.demonstrations = learning_rate_schedule, demonstrations
+        self.learning_rate_schedule, self.demonstrations = learning_rate_schedule, checked_cloning(demonstrations)
         self.reward_signals = checked_signals(given["reward_signals"])
         self._check_options()
         super().__init__(

@@ -147,9 +147,8 @@ class UnityEnvironment:
         try:
             connection = self._connection = PlayerConnection(self._port)
             if self.file_name is None:
-                level = (
-                    logging.INFO if _log.isEnabledFor(logging.INFO) else logging.WARNING
-                )  # shown without logging, too
+                # Without logging only warnings are shown.
+                level = logging.INFO if _log.isEnabledFor(logging.INFO) else logging.WARNING
                 _log.log(level, _LISTENING, connection.port)
             accepts: Callable[[Peer], bool] = Peer.is_same_user
             if self.file_name is not None:
