@@ -95,7 +95,7 @@ def measure(settings: RunSettings, arrangement: Arrangement, seconds: float) -> 
     """
     with tempfile.TemporaryDirectory() as folder:
         own = arrangement.of(with_seed(settings))
-        checkpoints = CheckpointSettings(results_dir=folder, run_id="autotune")  # a new run, whatever the settings say
+        checkpoints = CheckpointSettings(results_dir=folder, run_id="autotune")  # always a new run
         own = own.model_copy(update={"checkpoint_settings": checkpoints})
         require_demonstrations(own)
         run = Run(own)

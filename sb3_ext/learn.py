@@ -113,8 +113,7 @@ class _Parser(argparse.ArgumentParser):
         if unknown := re.search(r"^unrecognized arguments:.*? --([\w-]+)", message):
             name = unknown[1]
             options = (option for option in self._option_string_actions if option.startswith("--"))
-            hint = f"; use {_REPLACED[name]}" if name in _REPLACED else did_you_mean(f"--{name}", options)
-            message += hint
+            message += f"; use {_REPLACED[name]}" if name in _REPLACED else did_you_mean(f"--{name}", options)
         super().error(message)
 
 

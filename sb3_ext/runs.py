@@ -156,9 +156,10 @@ class Run:
                 else:
                     entry.unlink()
         else:
-            for path in (*self.folder.rglob(".*.partial"), *self.folder.rglob("*.onnx")):
-                if path.suffix == ".partial" or (step_of(path) is not None and not path.with_suffix(".zip").exists()):
-                    path.unlink()
+            own = (path for path in self.folder.rglob("*.onnx") if step_of(path) is not None)
+            networks = [path for path in own if not path.with_suffix(".zip").exists()]
+            for path in (*self.folder.rglob(".*.partial"), *networks):
+                path.unlink()
         tree = resolved_configuration(settings)
         write(self.folder / CONFIGURATION, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
 

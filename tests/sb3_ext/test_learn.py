@@ -32,9 +32,11 @@ from unity_gym.errors import UnityGymError
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
 
 
-def config(folder: Path, scene: str = "Basic", network: dict[str, Any] | None = None, **keys: Any) -> str:
+def config(
+    folder: Path, scene: str = "Basic", network: dict[str, Any] | None = None, algorithm: str = "ppo", **keys: Any
+) -> str:
     """Write the scene's configuration with these keys in all behaviors."""
-    tree = yaml.safe_load((CONFIGS / f"{scene}.yaml").read_text(encoding="utf-8"))
+    tree = yaml.safe_load((CONFIGS.with_name(algorithm) / f"{scene}.yaml").read_text(encoding="utf-8"))
     for behavior in tree["behaviors"].values():
         behavior.update(keys)
         behavior["network_settings"].update(network or {})
@@ -195,23 +197,17 @@ def test_sac_logs_its_statistics_and_resumes_with_its_replay_buffer(
 def test_saved_experience_of_sac_with_longer_sequences_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tree = yaml.safe_load((CONFIGS.with_name("sac") / "3DBall.yaml").read_text(encoding="utf-8"))
-    behavior = tree["behaviors"]["3DBall"]
-    behavior |= {"max_steps": 100_000, "summary_freq": 300}
-    file = tmp_path / "3DBall.yaml"
+    def settings(length: int) -> str:
+        network = {"hidden_units": 16, "memory": {"memory_size": 8, "sequence_length": length}}
+        return config(tmp_path, "3DBall", network, "sac", max_steps=100_000, summary_freq=300)
 
-    def write_settings(length: int) -> None:
-        behavior["network_settings"] |= {"hidden_units": 16, "memory": {"memory_size": 8, "sequence_length": length}}
-        file.write_text(yaml.safe_dump(tree), encoding="utf-8")
-
-    write_settings(32)
-    process = start(tmp_path, str(file), "--run-id", "first", "--seed", "3")
+    process = start(tmp_path, settings(32), "--run-id", "first", "--seed", "3")
     await_line(process, "Step: 300.")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert list((tmp_path / "results" / "first" / "3DBall").glob("experience-*.npz"))
-    write_settings(4)
-    assert main([str(file), "--results-dir", str(tmp_path / "results"), "--run-id", "first", "--resume"]) == 1
+    arguments = ["--results-dir", str(tmp_path / "results"), "--run-id", "first", "--resume"]
+    assert main([settings(4), *arguments]) == 1
     errors = capsys.readouterr().err
     assert "experience-" in errors
     assert errors.endswith(" decisions long, those of this model 4. Delete it; the run continues without it\n")
