@@ -219,6 +219,13 @@ def test_an_invalid_option_raises_at_once(options: dict[str, Any], error: type[E
 
 
 @POSIX
+def test_numbers_of_numpy_are_times_to_wait(tmp_path: Path) -> None:
+    with faulty_env(tmp_path, timeout_wait=np.float32(20)) as env:
+        env.reset()
+        env.step()
+
+
+@POSIX
 def test_calls_in_the_wrong_order_and_unknown_names_leave_the_environment_usable(tmp_path: Path) -> None:
     with faulty_env(tmp_path) as env:
         assert env.behavior_specs == {}

@@ -103,7 +103,7 @@ class UnityEnvironment:
             raise InvalidValueError(f"uncompressed_layout must be 'auto', 'CHW' or 'HWC', got {uncompressed_layout!r}")
         if num_areas < 1:
             raise UnityGymError(f"num_areas must be at least 1, got {num_areas}")
-        if not isinstance(timeout_wait, (int, float)) or not timeout_wait > 0:
+        if not isinstance(timeout_wait, (int, float, np.number)) or not timeout_wait > 0:
             raise InvalidValueError(f"timeout_wait must be seconds above 0 (inf for no limit), got {timeout_wait!r}")
         wire_seed(seed)
         self.file_name = None if file_name is None else str(file_name)

@@ -36,7 +36,8 @@ class NetworkSettings:
         an episode.
     :param net_arch: Widths of the dense layers, instead of `num_layers` of `hidden_units`; the width of encodings
         stays `hidden_units`.
-    :param activation_fn: Activation after each dense layer.
+    :param activation_fn: Activation after each dense layer: a class, or a function without parameters that returns one
+        (such as `functools.partial(nn.LeakyReLU, 0.2)`).
     :param normalize_images: Whether images are in `[0, 1]`; False for `[0, 255]`.
     :param features_extractor: Factory of the extractor that replaces the encoders, the attention over entities and the
         goal conditioning.
@@ -53,7 +54,7 @@ class NetworkSettings:
     sequence_length: int = 64
     use_previous_action: bool = False
     net_arch: tuple[int, ...] | None = None
-    activation_fn: type[nn.Module] = nn.SiLU
+    activation_fn: Callable[[], nn.Module] = nn.SiLU
     normalize_images: bool = True
     features_extractor: Callable[[], SensorExtractor] | None = None
 
@@ -68,7 +69,7 @@ class NetworkSettings:
                 raise UnityGymError(f"{name} must be at least 1, got {getattr(self, name)}")
         if any(width < 1 for width in self.widths):
             raise UnityGymError(f"the widths of net_arch must be at least 1, got {list(self.widths)}")
-        if not isinstance(self.activation_fn, type):
+        if isinstance(self.activation_fn, nn.Module) or not callable(self.activation_fn):
             raise UnityGymError(f"activation_fn must be a class such as torch.nn.ReLU, got {self.activation_fn!r}")
         if self.memory_size < 0 or self.memory_size % 2:
             raise UnityGymError(f"memory_size must be even, or 0 for no LSTM, got {self.memory_size}")

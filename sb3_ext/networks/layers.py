@@ -46,7 +46,7 @@ def value_layer(features: int, signals: int) -> nn.Linear:
 
 
 def dense_layers(
-    inputs: int, widths: Sequence[int], activation: type[nn.Module] = nn.SiLU, weight: Initializer | None = None
+    inputs: int, widths: Sequence[int], activation: Callable[[], nn.Module] = nn.SiLU, weight: Initializer | None = None
 ) -> nn.Sequential:
     """Return dense layers of these widths, each followed by the activation; the identity for no widths."""
     layers: list[nn.Module] = []

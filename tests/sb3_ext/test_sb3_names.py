@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import io
 import re
@@ -345,13 +346,16 @@ def test_a_features_extractor_receives_the_inputs_of_sb3(tmp_path: Path) -> None
     env.close()
 
 
-def test_net_arch_and_activation_are_those_of_actor_and_critic(env: Any) -> None:
+@pytest.mark.parametrize("activation", [torch.nn.ReLU, functools.partial(torch.nn.LeakyReLU, 0.2)])
+def test_net_arch_and_activation_are_those_of_actor_and_critic(activation: Any, env: Any) -> None:
     for kind, critic in ((PPO, "vf"), (SAC, "qf"), (POCA, "vf")):
-        network = {"net_arch": {"pi": [5, 6], critic: [8]}, "activation_fn": torch.nn.ReLU, "memory_size": 4}
+        network = {"net_arch": {"pi": [5, 6], critic: [8]}, "activation_fn": activation, "memory_size": 4}
         model = make(kind, POLICIES[kind], env, **(network | {"sequence_length": 4}))
         layers = [module for module in model.policy.body.layers if isinstance(module, torch.nn.Linear)]
         assert [layer.out_features for layer in layers] == [5, 6]
-        assert not any(isinstance(module, torch.nn.SiLU) for module in model.policy.modules())
+        kinds = {type(module) for module in model.policy.modules()}
+        assert type(activation()) in kinds
+        assert torch.nn.SiLU not in kinds
         model.learn(60)
     orthogonal = make(PPO, "MlpPolicy", env).policy.body.layers[0].weight
     np.testing.assert_allclose(orthogonal.T.detach() @ orthogonal.detach(), 2 * np.eye(4), atol=1e-5)
