@@ -54,6 +54,7 @@ from unity_gym.errors import UnityGymError
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
+    from optuna.samplers import TPESampler
     from optuna.trial import FrozenTrial
 
 _STUDY = "study.journal"
@@ -152,7 +153,7 @@ class Sweep:
         self._path, self._flags = sweep_file(str(path)), dict(flags or {})
         run_id, results = (self._flags.pop(f"checkpoint_settings.{key}", None) for key in ("run_id", "results_dir"))
         resume, force = (bool(self._flags.pop(f"checkpoint_settings.{key}", False)) for key in ("resume", "force"))
-        seed: Any = self._flags.pop("env_settings.seed", None)
+        seed: Any = self._flags.pop("env_settings.seed", -1)
         if self._flags.pop("checkpoint_settings.inference", False):
             raise UnityGymError("a sweep trains: leave --inference out, and show one of its runs with unity-learn")
         self.settings = load_sweep(self._path)
@@ -169,7 +170,8 @@ class Sweep:
                 f"{self._path}: steps must be at least summary_freq, which is {behavior.summary_freq}, got {steps}: "
                 f"give more, or lower behaviors.{self._behavior}.summary_freq under parameters"
             )
-        self._study = self._open(resume, force, None if seed is None else int(seed))
+        self._seed = int(seed)  # negative: none
+        self._study = self._open(resume, force)
 
     def run(self) -> int:
         """Run trials until the study, which other processes may share, has all of them, or a signal arrives.
@@ -238,7 +240,7 @@ class Sweep:
             f"metric is the objective; {self.settings.config} has {', '.join(behaviors) or 'none by name'}"
         )
 
-    def _open(self, resume: bool, force: bool, seed: int | None) -> Study:
+    def _open(self, resume: bool, force: bool) -> Study:
         try:
             import optuna
             from optuna.storages.journal import JournalFileBackend, JournalStorage
@@ -265,9 +267,6 @@ class Sweep:
             study = optuna.create_study(
                 study_name=self.folder.name,
                 storage=JournalStorage(JournalFileBackend(str(path))),
-                sampler=optuna.samplers.TPESampler(
-                    n_startup_trials=self.settings.startup_trials, constant_liar=True, seed=seed
-                ),
                 pruner=optuna.pruners.MedianPruner(n_startup_trials=self.settings.startup_trials),
                 direction="maximize",
                 load_if_exists=True,
@@ -280,6 +279,16 @@ class Sweep:
             )
         study.set_user_attr("sweep", own)
         return study
+
+    def _sampler(self, number: int) -> TPESampler:
+        """Return a sampler that draws values for a trial as the seed of the sweep and the number of the trial define.
+
+        Processes that share the study, or resume it, thus draw other values than those of the trials before.
+        """
+        from optuna.samplers import TPESampler
+
+        seed = None if self._seed < 0 else int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
+        return TPESampler(n_startup_trials=self.settings.startup_trials, constant_liar=True, seed=seed)
 
     def _repeat_lost_trials(self) -> None:
         """Queue trials again whose process on this machine was killed."""
@@ -313,6 +322,7 @@ class Sweep:
         from optuna.trial import TrialState
 
         trial = self._study.ask()
+        self._study.sampler = self._sampler(trial.number)
         trial.set_user_attr("process", [socket.gethostname(), os.getpid()])
         values = {path: distribution.suggest(trial, path) for path, distribution in self.settings.varied.items()}
         print_line(f"Trial {trial.number}: {_listed(values)}")

@@ -162,6 +162,23 @@ def test_processes_share_the_trials_of_a_study(tmp_path: Path, trained: list[Run
     assert [trial["trial"] for trial in lines(tmp_path / "basic")] == ["0", "1", "2"]
 
 
+def test_trials_draw_other_values_in_processes_that_share_a_seed_or_resume(
+    tmp_path: Path, trained: list[RunSettings]
+) -> None:
+    place = {"checkpoint_settings.results_dir": str(tmp_path), "env_settings.seed": 5}
+    path = sweep_file(tmp_path, trials=5)
+    Sweep(path, place)._run_trial()
+    for _ in range(4):
+        Sweep(path, place | {"checkpoint_settings.resume": True})._run_trial()
+    rates = [run.behavior("Basic").hyperparameters.learning_rate for run in trained]
+    assert len(set(rates)) == 5
+    trained.clear()
+    sweep = Sweep(path, place | {"checkpoint_settings.force": True})
+    for _ in range(5):
+        sweep._run_trial()
+    assert [run.behavior("Basic").hyperparameters.learning_rate for run in trained] == rates
+
+
 @pytest.mark.usefixtures("trained")
 def test_a_value_is_the_mean_over_seeds_and_a_target_ends_a_run(tmp_path: Path) -> None:
     parameters = {RATE: {"choice": ["1e-3", 1e-2]}, "behaviors.Basic.summary_freq": 100}
