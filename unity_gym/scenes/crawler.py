@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 
-from unity_gym.scenes.articulated.scene import ArticulatedScene, walking_rewards
+from unity_gym.scenes.articulated.scene import ArticulatedScene, observe_walk, walking_rewards
 from unity_gym.scenes.articulated.skeleton import GROUND, Drive, Part, Skeleton, capsule, driven_part, sphere
 from unity_gym.scenes.kernels import kernel
 from unity_gym.scenes.rotations import (
     euler,
-    from_to,
     local_axis,
     multiply_inverse,
     rotate_inverse,
@@ -185,19 +184,9 @@ def _observe_goal(
     out: Array,
 ) -> None:
     """Write the first 15 values of the vector observation, (k, 32)."""
-    parts = position.shape[1]
-    mean, forward = np.empty(3), np.empty(3)
     for index, row in enumerate(rows):
         values, cube = out[index], cube_rotation[row]
-        mean[:] = 0
-        for part in range(parts):
-            mean += velocity[row, part] / parts
-        miss = speed[row] * cube_forward[row] - mean
-        values[0] = math.sqrt(miss[0] ** 2 + miss[1] ** 2 + miss[2] ** 2)
-        rotate_inverse(cube, mean[0], mean[1], mean[2], values[1:4])
-        values[4], values[5], values[6] = 0.0, 0.0, speed[row]
-        local_axis(rotation[row, 0], 2, forward)
-        from_to(forward, cube_forward[row], values[7:11])
+        observe_walk(velocity[row], rotation[row, 0], cube, cube_forward[row], speed[row], values[:11])
         x, y, z = target[row] - cube_position[row]
         rotate_inverse(cube, x, y, z, values[11:14])
         values[14] = min(_ray_down(position[row], rotation[row]) / _RAY, 1.0)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from unity_gym.scenes.academy import Academy
-from unity_gym.scenes.articulated.scene import ArticulatedScene, walking_rewards
+from unity_gym.scenes.articulated.scene import ArticulatedScene, observe_walk, walking_rewards
 from unity_gym.scenes.articulated.skeleton import (
     Drive,
     Part,
@@ -247,19 +245,10 @@ def _observe(
     position, rotation, velocity, angular_velocity = poses
     cube_position, cube_rotation, cube_forward = cubes
     order, parents, first_hinge = joints
-    parts = len(order)
-    mean, forward = np.empty(3), np.empty(3)
+    forward = np.empty(3)
     for index, row in enumerate(rows):
         values, cube = out[index], cube_rotation[row]
-        mean[:] = 0
-        for part in range(parts):
-            mean += velocity[row, part] / parts
-        miss = speed[row] * cube_forward[row] - mean
-        values[0] = math.sqrt(miss[0] ** 2 + miss[1] ** 2 + miss[2] ** 2)
-        rotate_inverse(cube, mean[0], mean[1], mean[2], values[1:4])
-        values[4], values[5], values[6] = 0.0, 0.0, speed[row]
-        local_axis(rotation[row, _HIPS_PART], 2, forward)
-        from_to(forward, cube_forward[row], values[7:11])
+        observe_walk(velocity[row], rotation[row, _HIPS_PART], cube, cube_forward[row], speed[row], values[:11])
         local_axis(rotation[row, _HEAD_PART], 2, forward)
         from_to(forward, cube_forward[row], values[11:15])
         x, y, z = target[row] - cube_position[row]

@@ -15,7 +15,7 @@ from unity_gym.scenes.articulated.skeleton import GROUND, TARGET_HALF, TICK, Sha
 from unity_gym.scenes.drawing import BLUE, FLOOR, GREEN, ORANGE
 from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.perspective import Solids, follow, photograph
-from unity_gym.scenes.rotations import about_y, local_axis, rotate, rotate_inverse
+from unity_gym.scenes.rotations import about_y, from_to, local_axis, rotate, rotate_inverse
 from unity_gym.scenes.scene import Scene
 from unity_gym.scenes.sensors import Sensor
 from unity_gym.specs import ActionSpec, Array
@@ -315,3 +315,30 @@ def walking_rewards(velocity: Array, cube_forward: Array, speed: Array, rotation
         local_axis(rotation[row], 2, look)
         gaze = look[0] * cube_forward[row, 0] + look[2] * cube_forward[row, 2]
         out[row] = (1 - miss * miss) ** 2 * (gaze + 1) / 2
+
+
+@kernel
+def observe_walk(
+    velocity: Array, rotation: Array, cube_rotation: Array, cube_forward: Array, speed: float, out: Array
+) -> None:
+    """Write what a body observes of its task, float64 (11).
+
+    With the mean velocity v of the parts and the target velocity g, it is |v - g|, v and g in the frame of the cube,
+    and the rotation from the forward axis of the part to that of the cube.
+
+    :param velocity: Velocities of the parts in m/s, (parts, 3).
+    :param rotation: Rotation of the part that has to look at the target, (4).
+    :param cube_rotation: Rotation of the orientation cube, (4).
+    :param cube_forward: Forward axis of the orientation cube, (3).
+    :param speed: Target speed in m/s.
+    :param out: Array that receives the values.
+    """
+    mean, forward = np.zeros(3), np.empty(3)
+    for part in range(len(velocity)):
+        mean += velocity[part] / len(velocity)
+    miss = speed * cube_forward - mean
+    out[0] = math.sqrt(miss[0] ** 2 + miss[1] ** 2 + miss[2] ** 2)
+    rotate_inverse(cube_rotation, mean[0], mean[1], mean[2], out[1:4])
+    out[4], out[5], out[6] = 0.0, 0.0, speed
+    local_axis(rotation, 2, forward)
+    from_to(forward, cube_forward, out[7:11])
