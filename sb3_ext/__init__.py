@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sb3_ext.bc import BC, Teacher
+    from sb3_ext.bc import BC
     from sb3_ext.callbacks import StatsCallback
     from sb3_ext.fixed import FixedModel
     from sb3_ext.imitation import BehavioralCloning
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sb3_ext.sac import SAC
     from sb3_ext.self_play import SelfPlay
     from sb3_ext.self_play_env import SelfPlayCallback, SelfPlayVecEnv
+    from sb3_ext.teacher import Teacher
     from sb3_ext.vec_env import UnityVecEnv
     from sb3_ext.workers import RayWorkers, Workers
 
@@ -79,7 +80,7 @@ _MODULES = {
     "SelfPlayCallback": "self_play_env",
     "SelfPlayVecEnv": "self_play_env",
     "StatsCallback": "callbacks",
-    "Teacher": "bc",
+    "Teacher": "teacher",
     "UnityVecEnv": "vec_env",
     "Workers": "workers",
 }

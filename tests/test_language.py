@@ -77,7 +77,7 @@ ALLOWED_NAMES = {
     # the name in gym_unity
     "unity_gym/compat/gym_wrapper.py": {"game_over"},
     # whether a teacher records
-    "sb3_ext/bc.py": {"is_recording"},
+    "sb3_ext/teacher.py": {"is_recording"},
 }
 
 BANNED_MESSAGES = {
