@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -121,9 +121,13 @@ def _base_parser(program: str, description: str) -> _Parser:
     return _Parser(program, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the options that correspond to settings."""
-    for flag, path, value, text in _FLAGS:
+def _add_settings(parser: argparse.ArgumentParser, hidden: Collection[str] = ()) -> None:
+    """Add the options that correspond to settings.
+
+    :param hidden: Options that the command accepts, but that its help does not list.
+    """
+    for flag, path, value, help_text in _FLAGS:
+        text = argparse.SUPPRESS if flag in hidden else help_text
         if value.startswith("["):
             parser.add_argument(f"--{flag}", dest=path, metavar=value[1:-1], nargs="?", help=text)
         elif value:
@@ -232,7 +236,7 @@ def make_sweep_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("sweep", nargs="?", help="YAML file of the sweep, or a name of --list")
     parser.add_argument("--list", action="store_true", help="print the names of the sweeps in this package")
-    _add_settings(parser)
+    _add_settings(parser, hidden=("inference",))
     return parser
 
 

@@ -288,6 +288,14 @@ def test_without_optuna_the_error_names_the_extra(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "basic").exists()
 
 
+def test_help_lists_no_option_that_a_sweep_rejects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "sweeps/Basic", "--inference"]) == 1
+    assert "a sweep trains: leave --inference out" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    assert "--inference" not in capsys.readouterr().out
+
+
 def test_shipped_sweeps_can_be_used_and_are_no_configurations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
