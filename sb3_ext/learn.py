@@ -107,9 +107,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that names the option that an unknown one may stand for."""
+    """Parser that names the option that an unknown one may stand for, and the words that it takes."""
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments:") and " -" not in message:
+            words = [action.metavar or action.dest for action in self._actions if not action.option_strings]
+            others = "" if self.prog.count(" ") else f". Its commands are {', '.join(_COMMANDS)}; it trains without one"
+            message += f"; {self.prog} takes one {words[0]}{others}"
         if unknown := re.search(r"^unrecognized arguments:.*? --([\w-]+)", message):
             name = unknown[1]
             options = (option for option in self._option_string_actions if option.startswith("--"))

@@ -340,7 +340,12 @@ def test_training_progress_is_saved_when_a_player_fails(tmp_path: Path) -> None:
         ("ppo/3DBall --runid first", "unrecognized arguments: --runid first; did you mean --run-id?"),
         ("sweep sweeps/Basic --numenvs 2", "unrecognized arguments: --numenvs 2; did you mean --num-envs?"),
         ("ppo/3DBall --cpu", "unrecognized arguments: --cpu; use --torch-device cpu"),
-        ("ppo/3DBall other.yaml", "unrecognized arguments: other.yaml"),
+        ("sweep sweeps/Basic other", "unrecognized arguments: other; unity-learn sweep takes one sweep"),
+        (
+            "train ppo/3DBall",
+            "unrecognized arguments: ppo/3DBall; unity-learn takes one config. Its commands are autotune, pull, push, "
+            "sweep; it trains without one",
+        ),
     ],
 )
 def test_an_unknown_option_is_reported_with_the_nearest_or_the_present_one(
