@@ -45,6 +45,8 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from sb3_ext.files import locked, write
 from sb3_ext.mlagents_checkpoint import is_mlagents_run
@@ -63,6 +65,23 @@ def resolved_configuration(settings: RunSettings) -> dict[str, Any]:
         if key not in settings.env_settings.model_fields_set:
             del tree["env_settings"][key]
     return tree
+
+
+class _SavedCheckpoint(TypedDict):
+    steps: int
+
+
+class _StatusBlock(TypedDict, total=False):
+    """Values in a block of `training_status.json` that are read back: of the run, a behavior or a lesson."""
+
+    seconds: float
+    checkpoints: list[_SavedCheckpoint]
+    recent: list[float]
+    episodes: int
+    measured: float | None
+
+
+_STATUS = TypeAdapter[dict[str, _StatusBlock]](dict[str, _StatusBlock])
 
 
 class Run:
@@ -259,8 +278,14 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     except ValueError as error:
         raise UnityGymError(f"{path} is no JSON: {error}. Delete it; the run continues without it") from error
-    if not isinstance(tree, dict) or not all(isinstance(block, dict) for block in tree.values()):
+    try:
+        _STATUS.validate_python(tree, strict=True)
+    except ValidationError as error:
+        mistake = error.errors()[0]
+        key = ".".join(map(str, mistake["loc"])) or "the file"
         raise UnityGymError(
-            f"{path} has no block for each behavior and lesson. Delete it; the run continues without it"
-        )
-    return tree
+            f"{path} has other content than a run writes: {key}: {mistake['msg']}. Delete it; the run continues "
+            "without it"
+        ) from error
+    status: dict[str, Any] = tree
+    return status

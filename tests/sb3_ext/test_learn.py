@@ -274,7 +274,19 @@ def test_a_learning_curve_that_another_program_changed_is_reported(
     assert content(tmp_path / "old") == before
 
 
-@pytest.mark.parametrize("content", ['{"Basic"', "[]", '{"Basic": 3}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"Basic"',
+        "[]",
+        '{"Basic": 3}',
+        '{"metadata": {"seconds": "1"}}',
+        '{"Basic": {"checkpoints": null}}',
+        '{"Basic": {"checkpoints": [{"reward": 1}]}}',
+        '{"size": {"recent": 1}}',
+        '{"size": {"episodes": "1", "measured": null}}',
+    ],
+)
 def test_a_damaged_status_of_a_run_is_reported(
     finished: Path, tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
