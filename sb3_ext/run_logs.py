@@ -86,7 +86,7 @@ class UpdateLog:
     def _start_file(self) -> None:
         kept = []
         if self._until is not None and self._path.exists():
-            for line in self._path.read_text(encoding="utf-8").splitlines():
+            for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
                 with suppress(ValueError, KeyError, TypeError):  # killed while it wrote the line, or not its own
                     kept += [line] if json.loads(line)["step"] <= self._until else []
         write(self._path, "".join(f"{line}\n" for line in kept))

@@ -258,6 +258,18 @@ def test_a_resumed_run_deletes_networks_without_a_checkpoint_and_no_other_files(
     assert sorted(path.stem for path in folder.glob("*.onnx")) == ["Basic-300", "best", "opponent-1"]
 
 
+def test_a_resumed_run_deletes_damaged_lines_of_the_update_log(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "old", tmp_path / "old")
+    log = tmp_path / "old" / "Basic" / "updates.jsonl"
+    before = log.read_bytes()
+    log.write_bytes(before + b'{"step": 2\xff\x00\n')
+    file = config(tmp_path, max_steps=320, checkpoint_interval=320)
+    assert main([file, "--results-dir", str(tmp_path), "--run-id", "old", "--resume"]) == 0
+    lines = log.read_bytes()
+    assert lines.startswith(before)
+    assert [json.loads(line)["step"] for line in lines.decode().splitlines()][-1] > 300
+
+
 @pytest.mark.parametrize("text", ["step;seconds\n300;2\n", "step,seconds\n300,2\n", "step\n300,2,x,0,1\n"])
 def test_a_learning_curve_that_another_program_changed_is_reported(
     finished: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
