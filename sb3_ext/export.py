@@ -39,7 +39,7 @@ def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str], deterministic
     the sampled or the deterministic one. So both outputs of such a file have the same actions.
 
     :param policy: Policy to export. Neither it nor torch's random state changes.
-    :param path: Path of the file, in an existing folder.
+    :param path: Path of the file; its folder is created if it does not exist.
     :param deterministic: Whether the file of a policy that reads its previous action always contains the most likely
         actions; by default it always samples.
     :raises UnityGymError: If the continuous actions have no bounds, which `[-1, 1]` represents.
@@ -51,6 +51,7 @@ def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str], deterministic
     names = actor.output_names
     constant = {name for name in names if name in dict(actor.named_buffers())}
     part = path.with_name(path.name + ".part")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             # torch warns that this exporter is deprecated, and that an LSTM may fix the batch size. It does not here,

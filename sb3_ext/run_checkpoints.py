@@ -76,7 +76,6 @@ class Checkpoints:
         )
         # The network first, so that each checkpoint has its network.
         with saving(path):
-            self.folder.mkdir(parents=True, exist_ok=True)
             model.export_onnx(path.with_suffix(".onnx"), deterministic)
         try:
             write(path, content.getvalue())

@@ -253,8 +253,10 @@ def test_export_does_not_change_policy_random_state_or_an_older_file(tmp_path: P
     export_onnx(policy, path)
     assert path.read_bytes() == content
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
-    with pytest.raises(OSError, match="nowhere"):
-        export_onnx(policy, tmp_path / "nowhere" / "model.onnx")
+    export_onnx(policy, tmp_path / "new" / "folder" / "model.onnx")
+    assert (tmp_path / "new" / "folder" / "model.onnx").read_bytes() == content
+    with pytest.raises(OSError, match="exists"):
+        export_onnx(policy, path / "model.onnx")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
