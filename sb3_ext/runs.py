@@ -170,7 +170,7 @@ class Run:
         """
         if self._is_new:
             for entry in self._content():
-                if entry.is_dir():
+                if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
                 else:
                     entry.unlink()

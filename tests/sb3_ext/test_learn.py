@@ -604,8 +604,11 @@ def test_force_starts_from_scratch(tmp_path: Path) -> None:
     assert main([*arguments, "mine"]) == 1
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     assert main([*arguments, "twice"]) == 0
+    (tmp_path / "twice" / "link").symlink_to(tmp_path / "mine")
     arguments[0] = config(tmp_path, max_steps=10)
     assert main([*arguments, "twice"]) == 0
+    assert not (tmp_path / "twice" / "link").is_symlink()
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     assert steps(tmp_path / "twice" / "Basic") == [10]
 
 
