@@ -36,11 +36,12 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -54,6 +55,9 @@ from sb3_ext.run_checkpoints import Checkpoints, newest_in, step_of
 from sb3_ext.run_logs import Summary
 from sb3_ext.settings import RunSettings, dump
 from unity_gym.errors import UnityGymError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CONFIGURATION, _LOGS = "configuration.yaml", "run_logs"
 
@@ -262,13 +266,22 @@ class Run:
                 steps, _, mean, std, _ = np.array(curve).T
                 axes.plot(steps, mean, marker=".", label=name)
                 axes.fill_between(steps, mean - std, mean + std, alpha=0.2)
-        axes.set(title=self.folder.name, xlabel="agent steps", ylabel="reward of an episode")
+        axes.set(xlabel="agent steps", ylabel="reward of an episode")
+        axes.set_title(self.folder.name, parse_math=False)
         axes.grid(alpha=0.3)
         if any(curves.values()):
-            axes.legend()
-        image = io.BytesIO()
+            for label in axes.legend().get_texts():
+                label.set_parse_math(False)
+        save_figure(figure, self.folder / "learning_curve.png")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as a PNG image."""
+    image = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about characters of names that the font does not have
         figure.savefig(image, format="png", dpi=120)
-        write(self.folder / "learning_curve.png", image.getvalue())
+    write(path, image.getvalue())
 
 
 def _read_json(path: Path) -> dict[str, Any]:

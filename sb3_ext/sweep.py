@@ -45,7 +45,7 @@ import yaml
 
 from sb3_ext.console import print_line
 from sb3_ext.files import write
-from sb3_ext.runs import resolved_configuration
+from sb3_ext.runs import resolved_configuration, save_figure
 from sb3_ext.settings import RunSettings, SettingsError, load
 from sb3_ext.settings.shipped import configuration_file, sweep_file
 from sb3_ext.settings.sweeps import SweepSettings, Value, load_sweep
@@ -432,7 +432,8 @@ class Sweep:
                 if curve:
                     axes.plot(*np.array(curve).T, label=first, **look)  # type: ignore[arg-type]
                     first = None
-        axes.set(title=self.folder.name, xlabel="timesteps", ylabel=self.settings.metric)
+        axes.set(xlabel="timesteps", ylabel=self.settings.metric)
+        axes.set_title(self.folder.name, parse_math=False)
         axes.grid(alpha=0.3)
         axes.legend()
         completed = [trial for trial in trials if trial.state.name == "COMPLETE"]
@@ -448,9 +449,7 @@ class Sweep:
                 axes.set_xticks(range(len(distribution.choice)), [_shown(value) for value in distribution.choice])
             axes.set(xlabel=path.rpartition(".")[2], ylabel="value")
             axes.grid(alpha=0.3)
-        image = io.BytesIO()
-        figure.savefig(image, format="png", dpi=120)
-        write(self.folder / "trials.png", image.getvalue())
+        save_figure(figure, self.folder / "trials.png")
 
 
 def _counts(trial: FrozenTrial) -> bool:

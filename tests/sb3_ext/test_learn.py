@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sb3_ext import PPO
 from sb3_ext.files import write
 from sb3_ext.learn import main
+from sb3_ext.run_logs import Summary
+from sb3_ext.runs import Run
 from sb3_ext.settings import loads
 from unity_gym.errors import UnityGymError
 
@@ -309,6 +312,15 @@ def test_a_damaged_status_of_a_run_is_reported(
     error = capsys.readouterr().err
     assert error.startswith(f"unity-learn: error: {status} ")
     assert error.endswith("Delete it; the run continues without it\n")
+
+
+def test_the_learning_curve_has_names_of_any_characters(tmp_path: Path) -> None:
+    name = "球$_$"
+    flags = {"checkpoint_settings.run_id": name, "checkpoint_settings.results_dir": str(tmp_path)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Run(loads("behaviors: {}", flags=flags)).draw({name: [Summary(100, 1.0, 0.5, 0.1, 3)]})
+    assert (tmp_path / name / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_interrupted_run_saves_and_leaves_no_process(tmp_path: Path) -> None:
