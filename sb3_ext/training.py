@@ -64,8 +64,15 @@ def train(settings: RunSettings, writers: Sequence[StatsWriter] = ()) -> int:
         LOG.debug("Seed: %d", settings.env_settings.seed)
         LOG.debug("Configuration for this run:\n%s", json.dumps(settings.model_dump(mode="json"), indent=4))
         curricula = EnvironmentParameterManager(settings, run)
-        with run.locked(), place_samplers(settings, curricula, run) as samplers:
-            return Training(settings, run, samplers, curricula, writers).run_to_the_end()
+        training = None
+        try:
+            with run.locked(), place_samplers(settings, curricula, run) as samplers:
+                training = Training(settings, run, samplers, curricula, writers)
+                return training.run_to_the_end()
+        except KeyboardInterrupt as stop:
+            if training is None or not training.is_saved:
+                raise
+            return int(stop.args[0] if stop.args else signal.SIGINT)
 
 
 @contextmanager
@@ -161,6 +168,8 @@ class Training(JointTraining):
         self._records: dict[str, BehaviorRecord] = {}
         self._bars: dict[str, Any] = {}
         self._interrupted = 0  # number of the signal
+        self.is_saved = False
+        """Whether the run is saved at its end."""
         self._writers = writers
         self._has_bars = sys.stderr.isatty() and not is_silent
         self._progress = Progress(not self._has_bars and not is_silent)
@@ -371,5 +380,6 @@ class Training(JointTraining):
                     raise
             lines.append(self._records[name].finish(experience))
         self._write_status()
+        self.is_saved = True
         for line in lines:
             LOG.info(line)

@@ -31,6 +31,7 @@ from sb3_ext.run_logs import Summary
 from sb3_ext.runs import Run
 from sb3_ext.settings import loads
 from unity_gym.errors import UnityGymError
+from unity_gym.pool import PlayerPool
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
 
@@ -699,6 +700,22 @@ def test_ctrl_c_while_a_line_is_written_saves_as_at_any_other_time(
     assert steps(tmp_path / "stopped" / "Basic")
     assert b"Basic. Step: 100." in terminal.shown
     assert b"Basic: saved " in terminal.shown
+
+
+def test_ctrl_c_while_players_end_does_not_report_that_nothing_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    close = PlayerPool.close
+
+    def interrupted(pool: PlayerPool) -> None:
+        close(pool)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(PlayerPool, "close", interrupted)
+    arguments = ["--results-dir", str(tmp_path), "--run-id", "stopped"]
+    assert main([config(tmp_path, max_steps=20), *arguments]) == 130
+    assert steps(tmp_path / "stopped" / "Basic") == [20]
+    assert capsys.readouterr().err == ""
 
 
 def test_a_full_disk_is_reported_and_leaves_no_partial_file(tmp_path: Path) -> None:
