@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -20,7 +21,7 @@ import pytest
 from stand_ins.faulty_player import connect_to
 from unity_gym.connection import PlayerConnection
 from unity_gym.errors import NotReadyError, PlayerError, PlayerTimeoutError
-from unity_gym.peer import Peer
+from unity_gym.peer import Peer, find_peer
 from unity_gym.wire.messages import UnityMessage
 
 FAULTY_PLAYER = Path(__file__).parent / "stand_ins" / "faulty_player.py"
@@ -220,6 +221,15 @@ def test_a_timeout_reports_a_process_that_was_rejected() -> None:
     with pytest.raises(PlayerTimeoutError, match=rf"Process {os.getpid()} .* was rejected.*trust_peer=True"):
         connection.receive(0.2)
     connection.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which process connects")
+@pytest.mark.filterwarnings("error")
+def test_the_search_for_the_connecting_process_leaves_no_folder_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        peer = find_peer(client.getsockname()[1], server.getsockname()[1])
+    assert peer == Peer(os.getuid(), os.getpid())
+    gc.collect()
 
 
 def test_a_taken_port_writes_nothing_to_the_terminal(tmp_path: Path) -> None:

@@ -88,10 +88,11 @@ def _holder(inode: int) -> int | None:
     """Return the newest process that holds a socket: the player itself, if a launcher started it."""
     target = f"socket:[{inode}]"
     for process in sorted(_processes(), reverse=True):
+        descriptors = _PROC / str(process) / "fd"
         with contextlib.suppress(OSError):  # ended, or of another user
-            for descriptor in os.scandir(_PROC / str(process) / "fd"):
+            for descriptor in os.listdir(descriptors):
                 with contextlib.suppress(OSError):
-                    if os.readlink(descriptor.path) == target:
+                    if os.readlink(descriptors / descriptor) == target:
                         return process
     return None
 
