@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -64,10 +66,19 @@ def test_rendering_does_not_change_the_course_of_a_scene() -> None:
     drawn.close()
 
 
-def test_without_a_render_mode_nothing_is_drawn() -> None:
-    env = gym.make("Unity-Basic-v0")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gym.make("Unity-Basic-v0").unwrapped,
+        lambda: gym.make_vec("Unity-Basic-v0"),
+        lambda: unity_gym.parallel_env("Unity-Basic-v0"),
+    ],
+)
+def test_without_a_render_mode_nothing_is_drawn_and_a_warning_says_so(make: Callable[[], Any]) -> None:
+    env = make()
     env.reset()
-    assert env.unwrapped.render() is None
+    with pytest.warns(UserWarning, match="no render_mode: pass render_mode='rgb_array'"):
+        assert env.render() is None
     env.close()
 
 

@@ -17,7 +17,7 @@ from pettingzoo import ParallelEnv
 from typing_extensions import Unpack
 
 from unity_gym.envs.launching import require_wait_for
-from unity_gym.envs.rendering import open_window, render_frames, rendering_metadata
+from unity_gym.envs.rendering import open_window, render_frames, rendering_metadata, returns_image
 from unity_gym.errors import ActionError, InvalidValueError, NotReadyError
 from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_options
 from unity_gym.pool import PlayerPool
@@ -282,11 +282,11 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
     def render(self) -> Array | None:
         """Return the current frame, uint8 (height, width, 3), with `render_mode="rgb_array"`.
 
-        None with any other mode.
+        None with any other mode, and a warning without one.
 
         When no agent is left, the frame shows the last state of the episode.
         """
-        return self._image() if self.render_mode == "rgb_array" else None
+        return self._image() if returns_image(self.render_mode) else None
 
     def _image(self) -> Array:
         ended = not (self.agents or self._is_at_start)

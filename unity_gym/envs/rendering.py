@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from unity_gym.envs.window import Window
@@ -30,6 +31,16 @@ def open_window(render_mode: str | None, title: str) -> Window | None:
     if render_mode not in (None, *_MODES):
         raise InvalidValueError(f"render_mode must be one of {list(_MODES)} or None, got {render_mode!r}")
     return Window(title, RENDER_FPS) if render_mode == "human" else None
+
+
+def returns_image(render_mode: str | None) -> bool:
+    """Return whether `render()` returns an image; warn, as Gymnasium's environments do, if there is no mode."""
+    if render_mode is None:
+        gym.logger.warn(
+            "render() returns None because the environment has no render_mode: pass render_mode='rgb_array' or 'human' "
+            "when creating it"
+        )
+    return render_mode == "rgb_array"
 
 
 def render_frames(pool: PlayerPool, table: AgentTable, ended: bool = False) -> tuple[Array, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 from typing_extensions import Unpack
 
-from unity_gym.envs.rendering import open_window, render_frames, rendering_metadata
+from unity_gym.envs.rendering import open_window, render_frames, rendering_metadata, returns_image
 from unity_gym.errors import NotReadyError, UnityGymError
 from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_options
 from unity_gym.pool import PlayerPool
@@ -162,12 +162,12 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
     def render(self) -> Array | None:
         """Return the current frame, uint8 (height, width, 3), with `render_mode="rgb_array"`.
 
-        None with any other mode.
+        None with any other mode, and a warning without one.
 
         After a step that ended the episode, the frame shows its last state. With "human", `reset` and `step` have shown
         it already.
         """
-        return self._image() if self.render_mode == "rgb_array" else None
+        return self._image() if returns_image(self.render_mode) else None
 
     def _image(self) -> Array:
         ended = not (self._in_episode or self._is_at_start)

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from typing_extensions import Unpack
 
 from unity_gym.envs.launching import launch_rows, require_wait_for
-from unity_gym.envs.rendering import open_window, render_frames, rendering_metadata, tiled
+from unity_gym.envs.rendering import open_window, render_frames, rendering_metadata, returns_image, tiled
 from unity_gym.errors import InvalidValueError
 from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_options
 from unity_gym.slots import AgentTable
@@ -289,7 +289,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
 
     def render(self) -> tuple[Array, ...] | None:
         """Return the image of each agent's present state, uint8 (height, width, 3), with `render_mode="rgb_array"`."""
-        return render_frames(self._pool, self._table) if self.render_mode == "rgb_array" else None
+        return render_frames(self._pool, self._table) if returns_image(self.render_mode) else None
 
     def _show(self) -> None:
         if self._window is not None:
