@@ -81,6 +81,27 @@ def test_images_of_low_level_steps_are_channel_last_where_asked(tmp_path: Path) 
     assert run("--image-layout", "HWC", str(script)).stdout == "(64, 84, 3) (64, 84, 3)\n"
 
 
+def test_a_registry_of_builds_launches_embedded_scenes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from mlagents_envs.registry import UnityEnvRegistry\n"
+        "from mlagents_envs.registry.remote_registry_entry import RemoteRegistryEntry\n"
+        "registry = UnityEnvRegistry()\n"
+        "for name in ('Basic', 'Mine'):\n"
+        "    urls = [f'https://example.com/{system}/{name}.zip' for system in ('linux', 'darwin', 'win')]\n"
+        "    registry.register(RemoteRegistryEntry(name, 0.9, 'A scene', *urls, ['-scene', name], tmp_dir='builds'))\n"
+        "env = registry['Basic'].make()\n"
+        "env.reset()\n"
+        "print(list(env.behavior_specs), registry['Basic'].expected_reward, registry['Basic'].description)\n"
+        "env.close()\n"
+        "registry['Mine'].make()\n"
+    )
+    result = run(str(script))
+    assert result.stdout == "['Basic?team=0'] 0.9 A scene\n", result.stderr
+    assert "'Mine' is none of the embedded scenes" in result.stderr
+    assert "download the build" in result.stderr
+
+
 def test_unitys_own_packages_stay_in_use_unless_asked(tmp_path: Path) -> None:
     (tmp_path / "mlagents_envs").mkdir()
     (tmp_path / "mlagents_envs" / "__init__.py").write_text("__version__ = 'theirs'")

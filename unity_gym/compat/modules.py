@@ -60,7 +60,16 @@ MODULES: dict[str, dict[str, str]] = {
     | dict.fromkeys(("CRITICAL", "DEBUG", "ERROR", "FATAL", "INFO", "NOTSET", "WARNING"), "logging"),
     "mlagents_envs.registry": {"UnityEnvRegistry": _REGISTRY, "default_registry": _REGISTRY},
     "mlagents_envs.registry.base_registry_entry": {"BaseRegistryEntry": _REGISTRY},
-    "mlagents_envs.registry.unity_env_registry": {"UnityEnvRegistry": _REGISTRY, "default_registry": _REGISTRY},
+    "mlagents_envs.registry.remote_registry_entry": {
+        "BaseRegistryEntry": _REGISTRY,
+        "RemoteRegistryEntry": _REGISTRY,
+    },
+    "mlagents_envs.registry.unity_env_registry": {
+        "BaseRegistryEntry": _REGISTRY,
+        "RemoteRegistryEntry": _REGISTRY,
+        "UnityEnvRegistry": _REGISTRY,
+        "default_registry": _REGISTRY,
+    },
     "mlagents_envs.side_channel": _SIDE_CHANNEL,
     "mlagents_envs.side_channel.side_channel": _SIDE_CHANNEL,
     "mlagents_envs.side_channel.incoming_message": {"IncomingMessage": _CHANNELS},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from unity_gym.compat.environment import UnityEnvironment
+from unity_gym.compat.environment import UnityEnvironment, options
 from unity_gym.errors import InvalidValueError
 from unity_gym.player import EMBEDDED
 from unity_gym.registration import SCENES
@@ -33,6 +33,36 @@ class BaseRegistryEntry:
                 "UnityEnvironment(file_name=...) for a build"
             )
         return UnityEnvironment(file_name=EMBEDDED + self.identifier, **kwargs)
+
+
+class RemoteRegistryEntry(BaseRegistryEntry):
+    """Entry with the URLs of a build. Builds are not downloaded: the embedded scene of the same name is launched.
+
+    :param identifier: Key in the registry.
+    :param build: URLs and further arguments of Unity's `RemoteRegistryEntry`, which describe the build and are ignored.
+    """
+
+    def __init__(
+        self,
+        identifier: str,
+        expected_reward: float | None,
+        description: str | None,
+        *build: Any,  # noqa: ARG002
+        **named_build: Any,  # noqa: ARG002
+    ) -> None:
+        super().__init__(identifier, expected_reward, description)
+
+    def make(self, **kwargs: Any) -> UnityEnvironment:
+        """Launch the embedded scene; see `BaseRegistryEntry.make`.
+
+        :raises InvalidValueError: If there is no embedded scene of this name.
+        """
+        if self.identifier not in SCENES and options.scene is None:
+            raise InvalidValueError(
+                f"{self.identifier!r} is none of the embedded scenes {sorted(SCENES)}, and builds are not downloaded: "
+                "download the build and pass its path to UnityEnvironment(file_name=...)"
+            )
+        return super().make(**kwargs)
 
 
 class UnityEnvRegistry(Mapping[str, BaseRegistryEntry]):
