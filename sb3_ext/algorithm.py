@@ -678,10 +678,20 @@ class UnityAlgorithm(BaseAlgorithm):
         exact_match: bool = True,
         device: torch.device | str = "auto",
     ) -> None:
-        """Set the parameters, after a running update; see `BaseAlgorithm.set_parameters`."""
+        """Set the parameters, after a running update; see `BaseAlgorithm.set_parameters`.
+
+        :raises UnityGymError: If another class, or a model with other networks or reward signals, has saved them.
+        """
         self.finish_update()
         self.stop_replicas()
-        super().set_parameters(load_path_or_dict, exact_match, device)
+        try:
+            super().set_parameters(load_path_or_dict, exact_match, device)
+        except (RuntimeError, ValueError) as error:
+            names = [signal.name for signal in self.reward_signals]
+            raise UnityGymError(
+                f"the parameters do not fit this {type(self).__name__} with the reward signals {names}: "
+                "build the model with the class, policy_kwargs and reward_signals of the one that saved them"
+            ) from error
 
     def export_onnx(self, path: str | os.PathLike[str], deterministic: bool = False) -> None:
         """Write the policy as an ONNX file for Unity; see `sb3_ext.export.export_onnx`.

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN
 
-from sb3_ext import POCA, PPO, SAC, SB3_COMPAT, Extrinsic, OnnxPolicy
+from sb3_ext import POCA, PPO, RND, SAC, SB3_COMPAT, Extrinsic, OnnxPolicy
 from sb3_ext.algorithm import UnityAlgorithm
 from sb3_ext.networks import NetworkSettings
 from sb3_ext.sb3_names import NETWORK_UNSUPPORTED
@@ -240,6 +240,24 @@ def test_a_wrong_parameter_of_load_raises_one_clear_error(
     kind(POLICIES[kind], env, batch_size=8, **SMALL).save(file)
     with pytest.raises((UnityGymError, InvalidValueError), match=words):
         kind.load(file, env, **options)
+
+
+@pytest.mark.parametrize(("saved", "kind"), [(PPO, SAC), (SAC, PPO), (PPO, POCA)])
+def test_parameters_of_another_model_raise_one_clear_error(
+    saved: type[UnityAlgorithm], kind: type[UnityAlgorithm], env: Any
+) -> None:
+    parameters = saved(POLICIES[saved], env, **SMALL).get_parameters()
+    model = kind(POLICIES[kind], env, **SMALL)
+    with pytest.raises(UnityGymError, match=f"parameters do not fit this {kind.__name__} .*policy_kwargs and reward_s"):
+        model.set_parameters(parameters)
+
+
+def test_a_model_loaded_with_another_set_of_reward_signals_raises_one_clear_error(env: Any) -> None:
+    file = io.BytesIO()
+    PPO("UnityPolicy", env, reward_signals=[Extrinsic(), RND(0.1)], **SMALL).save(file)
+    PPO.load(file, env, reward_signals=[Extrinsic(), RND(0.2)])
+    with pytest.raises(UnityGymError, match=r"do not fit this PPO with the reward signals \['extrinsic'\]"):
+        PPO.load(file, env, reward_signals=[Extrinsic()])
 
 
 @pytest.mark.parametrize("kind", POLICIES)
