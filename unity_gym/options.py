@@ -125,7 +125,9 @@ def takes_player_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         for name in kwargs.keys() - set(names):
             nearest = difflib.get_close_matches(name, names, 1, 0)[0]
-            raise UnknownOptionError(f"there is no option {name!r}; the nearest is {nearest!r}")
+            raise UnknownOptionError(  # in Python's words, by which libraries recognize options to leave out
+                f"{function.__name__}() got an unexpected keyword argument {name!r}; the nearest is {nearest!r}"
+            )
         return function(*args, **kwargs)
 
     checked.__signature__ = signature.replace(parameters=[*own.values(), *added])  # type: ignore[attr-defined]

@@ -1,5 +1,8 @@
 """TorchRL's wrappers of Gymnasium, PettingZoo and Unity's own package, whose names `unity_gym.compat` provides."""
 
+from collections.abc import Callable
+from typing import Any
+
 import gymnasium as gym
 import pytest
 
@@ -10,8 +13,9 @@ pytestmark = pytest.mark.ecosystem
 envs = pytest.importorskip("torchrl.envs", reason="torchrl is not installed: run scripts/ecosystem.sh torchrl")
 
 
-def test_a_single_agent() -> None:
-    env = envs.GymWrapper(gym.make("Unity-3DBall-v0"))
+@pytest.mark.parametrize("make", [lambda env_id: envs.GymWrapper(gym.make(env_id)), envs.GymEnv])
+def test_a_single_agent(make: Callable[[str], Any]) -> None:
+    env = make("Unity-3DBall-v0")
     envs.check_env_specs(env)
     assert env.rollout(20)["observation"].shape[1] == 8
     env.close()
