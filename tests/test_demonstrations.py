@@ -36,7 +36,7 @@ from unity_gym.specs import (
     ObservationType,
 )
 from unity_gym.wire.encode import varint
-from unity_gym.wire.messages import AgentInfoActionPair, BrainParameters, DemonstrationMeta
+from unity_gym.wire.messages import AgentInfoActionPair, BrainParameters, DemonstrationMeta, FlatRecord, Observation
 
 UNITYS_FILES = Path(__file__).resolve().parents[1] / "../shared/unity/demonstrations"
 needs_unitys_files = pytest.mark.skipif(
@@ -223,6 +223,50 @@ def test_a_record_that_is_done_may_show_the_next_episode(tmp_path: Path, starts:
     last = demonstration.next_observations[0].argmax(1).reshape(-1, length)[:, -1]
     np.testing.assert_array_equal(last, places[:, -1])  # the real one is not in the file
     assert len(load(path, done_record="last")) < len(demonstration)
+
+
+def _flat(path: Path, shows_shapes: bool) -> Path:
+    """Rewrite a file of one camera and one vector as the recorders of 2018 and 2019 wrote it.
+
+    :param shows_shapes: Whether the images have shapes, as in the last of those packages.
+    """
+    _, rest = _split(path.read_bytes(), 33)
+    parameters = BrainParameters(brain_name="Behavior", vector_action_size_deprecated=[3, 2])
+    if not shows_shapes:
+        parameters.camera_resolutions.add(width=7, height=6)
+    flat = path.read_bytes()[:33] + _delimited(parameters.SerializeToString())
+    while rest:
+        encoded, rest = _split(rest)
+        pair = AgentInfoActionPair.FromString(encoded)
+        image, vector = pair.agent_info.observations
+        image = Observation(shape=[6, 7, 3], compressed_data=image.compressed_data)
+        chosen = np.frombuffer(pair.action_info.discrete_actions or bytes(2), np.uint8)
+        record = FlatRecord(
+            stacked_vector_observation=vector.float_data.data,
+            visual_observations=[image.compressed_data],
+            stored_vector_actions=chosen.astype("<f4").tobytes(),
+        )
+        info = pair.agent_info
+        info.ClearField("observations")
+        info.observations.extend([image] if shows_shapes else [])
+        flat += _delimited(record.SerializeToString() + info.SerializeToString())
+    path.write_bytes(flat)
+    return path
+
+
+@pytest.mark.parametrize("shows_shapes", [False, True])
+def test_records_of_2018_and_2019_are_read(tmp_path: Path, shows_shapes: bool) -> None:
+    spec = BehaviorSpec([sensor(3, 6, 7), sensor(2)], ActionSpec(0, (3, 2)))
+    path = write(tmp_path / "old.demo", spec, records(spec))
+    expected = load(path, action_record="next")
+    demonstration = load(_flat(path, shows_shapes))
+    assert [seen.shape for seen in demonstration.spec.observation_specs] == [(3, 6, 7), (2,)]
+    assert demonstration.spec.action_spec == spec.action_spec
+    for name in ("rewards", "terminated", "truncated", "action_masks", "episodes"):
+        np.testing.assert_array_equal(getattr(demonstration, name), getattr(expected, name))
+    np.testing.assert_array_equal(demonstration.actions.discrete, expected.actions.discrete)
+    for actual, array in zip(demonstration.record_observations, expected.record_observations, strict=True):
+        np.testing.assert_array_equal(actual, array)
 
 
 @needs_unitys_files
@@ -684,29 +728,36 @@ def _with_header(data: bytes, **fields: Any) -> bytes:
     return (varint(len(encoded)) + encoded).ljust(33, b"\0") + data[33:]
 
 
+def _split(data: bytes, at: int = 0) -> tuple[bytes, bytes]:
+    """Return the length-delimited message at a byte, and the bytes after it."""
+    length, shift = 0, 0
+    while True:
+        byte, at = data[at], at + 1
+        length, shift = length | (byte & 0x7F) << shift, shift + 7
+        if byte < 0x80:
+            return data[at : at + length], data[at + length :]
+
+
+def _delimited(encoded: bytes) -> bytes:
+    return varint(len(encoded)) + encoded
+
+
 def _without_mark(data: bytes) -> bytes:
     """Rewrite the file as if another program had written it."""
-    end = 34 + data[33]
-    parameters = BrainParameters.FromString(data[34:end])
+    encoded, records = _split(data, 33)
+    parameters = BrainParameters.FromString(encoded)
     parameters.ClearField("recorder")
-    encoded = parameters.SerializeToString()
-    return data[:33] + varint(len(encoded)) + encoded + data[end:]
+    return data[:33] + _delimited(parameters.SerializeToString()) + records
 
 
 def _with_pair(data: bytes, number: int, change: Callable[[Any], None]) -> bytes:
     """Change one record."""
-    at, found = 33, -1
-    while True:
-        length, start = data[at], at + 1
-        if length >= 0x80:
-            length, start = length & 0x7F | data[at + 1] << 7, at + 2
-        if found == number:
-            break
-        at, found = start + length, found + 1
-    pair = AgentInfoActionPair.FromString(data[start : start + length])
+    encoded, rest = _split(data, 33)
+    for _ in range(number + 1):
+        encoded, rest = _split(rest)
+    pair = AgentInfoActionPair.FromString(encoded)
     change(pair)
-    encoded = pair.SerializeToString()
-    return data[:at] + varint(len(encoded)) + encoded + data[start + length :]
+    return data[: -len(_delimited(encoded) + rest)] + _delimited(pair.SerializeToString()) + rest
 
 
 def test_a_header_that_counts_more_records_than_there_are_raises(intact: bytes) -> None:

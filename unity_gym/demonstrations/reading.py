@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,14 @@ from unity_gym.demonstrations.data import (
 from unity_gym.errors import ActionError, DemonstrationError, InvalidValueError, ProtocolError
 from unity_gym.specs import ActionSpec, ActionTuple, Array
 from unity_gym.wire.decode import UNREADABLE, BehaviorDecoder, action_spec
-from unity_gym.wire.messages import BrainParameters, DemonstrationMeta, Observation, Record
+from unity_gym.wire.messages import (
+    BrainParameters,
+    DemonstrationMeta,
+    FlatRecord,
+    Observation,
+    Record,
+    ReplyAgent,
+)
 from unity_gym.wire.varints import unpack_varints
 
 _API_VERSIONS = (0, 1)
@@ -94,20 +102,22 @@ class _Reader:
 
     def read(self, visual_dtype: str, uncompressed_layout: str, action_record: str, done_record: str) -> Demonstration:
         header = self._read_header()
-        parameters, at = self._message(BrainParameters, BODY, "the behavior's parameters")
+        parameters, at = self._message(BrainParameters.FromString, BODY, "the behavior's parameters")
         if header.number_steps < 1:
             raise DemonstrationError(
                 f"{self.path}: the header counts {header.number_steps} records, and {len(self._data) - at} bytes of "
                 "records follow it: the program that wrote it was killed before it closed the file; record it again"
             )
-        offsets, pairs = [], []
+        offsets, pairs, parse = [], [], Record.FromString
         for number in range(header.number_steps):
             if at == len(self._data):
                 raise self._damaged(
                     at, f"the header counts {header.number_steps} records, the file ends after {number}"
                 )
+            if number == 0 and self._message(FlatRecord.FromString, at, "record 0")[0].stored_vector_actions:
+                parse = partial(_pair_of_flat_record, parameters)
             offsets.append(at)
-            pair, at = self._message(Record, at, f"record {number}")
+            pair, at = self._message(parse, at, f"record {number}")
             pairs.append(pair)
         if action_record == "auto":
             is_aligned = parameters.recorder == RECORDER or not pairs[-1].action_info.ByteSize()
@@ -122,7 +132,7 @@ class _Reader:
                 f"{self.path} is no demonstration, or was cut off: its {len(self._data)} bytes do not start with "
                 f"a header of {BODY} bytes; name a {SUFFIX} file that Unity or unity_gym wrote"
             )
-        meta, _ = self._message(DemonstrationMeta, 0, "the header")
+        meta, _ = self._message(DemonstrationMeta.FromString, 0, "the header")
         if meta.api_version not in _API_VERSIONS:
             raise DemonstrationError(
                 f"{self.path} is a demonstration of version {meta.api_version}, or none at all; 0 and 1 can be read: "
@@ -132,7 +142,7 @@ class _Reader:
             self.path, meta.demonstration_name, meta.number_steps, meta.number_episodes, meta.mean_reward
         )
 
-    def _message(self, kind: Any, at: int, what: str) -> tuple[Any, int]:
+    def _message(self, parse: Callable[[bytes], Any], at: int, what: str) -> tuple[Any, int]:
         """Return the length-delimited message at a byte, and the byte after it."""
         length, start, shift = 0, at, 0
         while True:
@@ -147,8 +157,8 @@ class _Reader:
         if end > len(self._data):
             raise self._damaged(at, f"{what} has {length} bytes, but the file ends after {len(self._data) - start}")
         try:
-            return kind.FromString(self._data[start:end]), end
-        except DecodeError as error:
+            return parse(self._data[start:end]), end
+        except (DecodeError, ValueError) as error:
             raise self._damaged(at, f"{what} cannot be parsed ({error})") from error
 
     def _damaged(self, at: int, what: str) -> DemonstrationError:
@@ -240,6 +250,25 @@ class _Reader:
                     number = index if numbers is None else numbers[index]
                     raise self._damaged(offsets[index], f"record {number}: {cause}") from cause
             raise self._damaged(offsets[0], str(error)) from error
+
+
+def _pair_of_flat_record(parameters: Any, encoded: bytes) -> Any:
+    """Return a record of 2018 or 2019, which is one message, as `Record`: later ones have a separate action.
+
+    Images are in front of the vector, as in later packages, which sort sensors by their names.
+
+    :raises ValueError: If the record has another number of images than the behavior has cameras.
+    """
+    flat, info = FlatRecord.FromString(encoded), ReplyAgent.FromString(encoded)
+    if not info.observations:  # which contain the images in the last of these packages, with their shapes
+        for camera, image in zip(parameters.camera_resolutions, flat.visual_observations, strict=True):
+            shape = camera.height, camera.width, 1 if camera.gray_scale else 3
+            observation = Observation(shape=shape, compressed_data=image)
+            info.observations.append(observation.SerializeToString())
+    if vector := flat.stacked_vector_observation:
+        observation = Observation(shape=[len(vector) // 4], float_data={"data": vector})
+        info.observations.append(observation.SerializeToString())
+    return Record(agent_info=info, action_info={"vector_actions_deprecated": flat.stored_vector_actions})
 
 
 def _package_version(parameters: Any, info: Any) -> str:

@@ -33,5 +33,6 @@ BrainParameters = _message("BrainParameters")
 DemonstrationMeta = _message("DemonstrationMeta")
 AgentInfoActionPair = _message("AgentInfoActionPair")
 Record = _message("Record")
+FlatRecord = _message("FlatRecord")
 
 STEP, RESET, QUIT = 0, 1, 2
