@@ -32,7 +32,11 @@ from unity_gym.specs import (
 
 _VERSIONS = (2, 3)
 _MASKS, _MEMORY_IN, _MEMORY_OUT = "action_masks", "recurrent_in", "recurrent_out"
-_CONSTANTS = ("version_number", "memory_size", "continuous_action_output_shape", "discrete_action_output_shape")
+_CONSTANTS = (
+    *("version_number", "memory_size", "continuous_action_output_shape", "discrete_action_output_shape"),
+    *("is_continuous_control", "action_output_shape"),  # of files without hybrid actions
+)
+_KINDS = ("continuous", "discrete")
 _REMEDY = "Give OnnxPolicy the environment that the file was made for, or its spec and form of observations"
 _ERRORS_ONLY = 3  # Unity's files declare one row for some outputs with a row per agent, which warns at each call
 
@@ -77,6 +81,7 @@ class OnnxPolicy:
         self.version, self.memory_size = (int(self._constants[name][0]) for name in _CONSTANTS[:2])
         if self.version not in _VERSIONS:
             raise self._error(f"is of version {self.version}; known are {_VERSIONS}: export it again with ML-Agents")
+        self._action_outputs = self._find_action_outputs()
         self.observation_space, self.action_space, unity = self._form(env, spec, observations)
         self._adapter = SpaceAdapter(self.observation_space, self.action_space, unity)
         self.spec = self._adapter.spec
@@ -126,7 +131,7 @@ class OnnxPolicy:
         if names[:2] != list(_CONSTANTS[:2]):
             raise self._error(
                 f"is none of ML-Agents: its outputs {sorted(self._outputs)} lack version_number or memory_size. "
-                "Export one with PPO.export_onnx or mlagents-learn"
+                "Export one with PPO.export_onnx or mlagents-learn 0.22 or later"
             )
         zeros = {
             name: np.zeros((1, *(size if isinstance(size, int) else 1 for size in shape)), np.float32)
@@ -137,6 +142,22 @@ class OnnxPolicy:
         except Exception as error:
             raise self._error(f"fails on zeros: {_first_line(error)}") from error
         return {name: np.asarray(value).reshape(-1) for name, value in zip(names, values, strict=True)}
+
+    def _find_action_outputs(self) -> dict[str, str]:
+        """Return the output with the actions of each kind. Before hybrid actions, files had one for either kind.
+
+        :raises UnityGymError: If there is none, or it is of the first files, which also had action_probs: they gave
+            sampled indices and unscaled continuous actions.
+        """
+        found = {kind: f"{kind}_actions" for kind in _KINDS if f"{kind}_actions" in self._outputs}
+        single = {"action", "is_continuous_control", "action_output_shape"}
+        if not found and single <= self._outputs and "action_probs" not in self._outputs:
+            found = {_KINDS[0] if self._constants["is_continuous_control"][0] else _KINDS[1]: "action"}
+        if not found:
+            raise self._error(
+                f"has no known output of actions among {sorted(self._outputs)}: export it again with ML-Agents"
+            )
+        return found
 
     def _form(
         self, env: VecEnv | gym.Env[Any, Any] | None, spec: BehaviorSpec | None, observations: str
@@ -168,9 +189,10 @@ class OnnxPolicy:
 
     def _declared(self, kind: str) -> list[int]:
         """Return the size of the continuous actions, or of each branch (version 3), or of all together (version 2)."""
-        if f"{kind}_actions" not in self._outputs:
+        if kind not in self._action_outputs:
             return []
-        return [int(size) for size in self._constants.get(f"{kind}_action_output_shape", ())]
+        name = "action_output_shape" if self._action_outputs[kind] == "action" else f"{kind}_action_output_shape"
+        return [int(size) for size in self._constants.get(name, ())]
 
     def _check_sensors(self) -> None:
         sensors = self.spec.observation_specs
@@ -305,23 +327,25 @@ class OnnxPolicy:
         return self._action_tuple(outputs, masks, deterministic), memory
 
     def _run(self, inputs: dict[str, Array], deterministic: bool) -> dict[str, Array]:
-        """Return the required outputs: `continuous_actions`, `discrete_actions` and the recurrent state."""
-        actions = [f"{kind}_actions" for kind in ("continuous", "discrete") if f"{kind}_actions" in self._outputs]
-        names, session = actions, self._session
+        """Return the actions of each kind and the recurrent state."""
+        names, session = self._action_outputs, self._session
         if deterministic:
-            names = [f"deterministic_{name}" for name in actions]
-            if not self._outputs.issuperset(names):
+            best = {kind: f"deterministic_{name}" for kind, name in names.items()}
+            if self._outputs.issuperset(best.values()):
+                names = best
+            else:
                 if self._noiseless is None:
                     self._noiseless = self._start_session(_without_noise(self._model))
-                names, session = actions, self._noiseless
-        memory = [_MEMORY_OUT] if self.memory_size else []
-        return dict(zip(actions + memory, session.run(names + memory, inputs), strict=True))
+                session = self._noiseless
+        if self.memory_size:
+            names = names | {_MEMORY_OUT: _MEMORY_OUT}
+        return dict(zip(names, session.run(list(names.values()), inputs), strict=True))
 
     def _action_tuple(self, outputs: dict[str, Array], masks: Array, deterministic: bool) -> ActionTuple:
-        continuous, discrete = outputs.get("continuous_actions"), outputs.get("discrete_actions")
+        continuous, discrete = map(outputs.get, _KINDS)
         if continuous is not None:
             low, high = self._adapter.low, self._adapter.high
-            continuous = (high + low) / 2 + continuous * ((high - low) / 2)
+            continuous = (high + low) / 2 + continuous.reshape(len(continuous), -1) * ((high - low) / 2)
         if discrete is not None and self.version == 2:
             # Log-probabilities of all branches. The argmax after adding Gumbel noise is a sample (Gumbel 1954).
             scores = np.where(masks, discrete, -np.inf)

@@ -457,6 +457,38 @@ def test_cameras_of_version_2_have_their_own_inputs_and_vectors_share_one(tmp_pa
         np.testing.assert_allclose(actions, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("action", [ActionSpec(5, ()), CHOICES])
+def test_files_from_before_hybrid_actions_have_one_output_for_either_kind(action: ActionSpec, tmp_path: Path) -> None:
+    is_continuous = action.continuous_size > 0
+    constants = {
+        "version_number": 2,
+        "memory_size": 0,
+        "action_output_shape": 5,
+        "is_continuous_control": is_continuous,
+    }
+    shapes = {"action": ["batch", 5, 1] if is_continuous else ["batch", 5], **{name: [1] for name in constants}}
+    operation = ("Unsqueeze", {"axes": [2]}) if is_continuous else ("Identity", {})
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node(operation[0], ["vector_observation"], ["action"], **operation[1])],
+        "before hybrid actions",
+        [onnx.helper.make_tensor_value_info("vector_observation", FLOAT, ["batch", 5])],
+        [onnx.helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in shapes.items()],
+        [onnx.numpy_helper.from_array(np.array([value], np.float32), name) for name, value in constants.items()],
+    )
+    opset = [onnx.helper.make_opsetid("", 9)]
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=6), path)
+    policy = OnnxPolicy(path, spec=BehaviorSpec([sensor(2), sensor(3)], action))
+    rows = np.array([[-1, -0.5, 0, 0.5, 1], [0.5, 1, 0, 0, -1]], np.float32)
+    actions, _ = policy.predict(rows, deterministic=True)
+    np.testing.assert_array_equal(actions, rows if action.continuous_size else [[2, 1], [1, 0]])
+    graph.node.append(onnx.helper.make_node("Abs", ["vector_observation"], ["action_probs"]))
+    graph.output.append(onnx.helper.make_tensor_value_info("action_probs", FLOAT, ["batch", 5]))
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=6), path)
+    with pytest.raises(UnityGymError, match=r"no known output of actions among \['action', .*'action_probs'"):
+        OnnxPolicy(path, spec=policy.spec)
+
+
 EXPORTS = Path(__file__).parent / "exports"
 ENTITIES_SPEC = BehaviorSpec([sensor(5, 4), sensor(3)], ActionSpec(2, (3,)))
 
