@@ -73,6 +73,7 @@ class OnnxPolicy:
         self._seed = seed
         self._rng = np.random.default_rng(seed)
         self._model = self._read()
+        _put_agents_first(self._model.graph)
         self._session = self._start_session(self._model)
         self._noiseless: Any = None
         self._inputs = {entry.name: tuple(entry.shape[1:]) for entry in self._session.get_inputs()}
@@ -398,6 +399,29 @@ def _fits(declared: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
 def _floats(array: Array) -> Array:
     """Return the array as float32, with images in `[0, 1]`, as the inputs require."""
     return array.astype(np.float32) / 255 if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
+
+
+def _put_agents_first(graph: onnx.GraphProto) -> None:
+    """Swap the first two axes of a recurrent state that the LSTM reads as it is, (1, agents, size).
+
+    Older trainers exported so, although they declared (agents, 1, size): such files run for a single agent only.
+    """
+    sources = {output: node.input[0] for node in graph.node if node.op_type == "Slice" for output in node.output}
+    states = {state for node in graph.node if node.op_type == "LSTM" for state in node.input[5:6]}
+    while cut := states & sources.keys():
+        states = states - cut | {sources[state] for state in cut}
+    if _MEMORY_IN not in states:
+        return
+    inner = {name: f"{name}_of_lstm" for name in (_MEMORY_IN, _MEMORY_OUT)}
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [inner.get(name, name) for name in names]
+    first, last = (
+        onnx.helper.make_node("Transpose", [source], [target], perm=[1, 0, 2])
+        for source, target in ((_MEMORY_IN, inner[_MEMORY_IN]), (inner[_MEMORY_OUT], _MEMORY_OUT))
+    )
+    graph.node.insert(0, first)
+    graph.node.append(last)
 
 
 def _without_noise(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -489,6 +489,32 @@ def test_files_from_before_hybrid_actions_have_one_output_for_either_kind(action
         OnnxPolicy(path, spec=policy.spec)
 
 
+def test_the_recurrent_state_of_older_files_has_a_row_per_agent(tmp_path: Path) -> None:
+    """Older trainers exported the LSTM without the two nodes that swap the axes of its state."""
+    path = Path(__file__).parent / "mlagents" / "Hallway" / "Hallway.onnx"
+    expected = OnnxPolicy(path)
+    model = onnx.load(path)
+    nodes = model.graph.node
+    before = next(node for node in nodes if node.op_type == "Transpose" and node.input[0] == "recurrent_in")
+    after = next(node for node in nodes if node.op_type == "Transpose" and node.output[0] == "recurrent_out")
+    for node in (before, after):
+        nodes.remove(node)
+    names = {before.output[0]: "recurrent_in", after.input[0]: "recurrent_out"}
+    for node in nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    onnx.save(model, tmp_path / "older.onnx")
+    older = OnnxPolicy(tmp_path / "older.onnx")
+    rng = np.random.default_rng(0)
+    masks = np.ones((3, sum(expected.spec.action_spec.discrete_branches)), bool)
+    states = [np.zeros((3, expected.memory_size), np.float32)] * 2
+    for _ in range(3):
+        seen = [rng.normal(size=(3, *observed.shape)).astype(np.float32) for observed in expected.spec[0]]
+        for index, policy in enumerate((expected, older)):
+            _, states[index] = policy.select_actions(seen, masks, states[index], deterministic=True)
+        np.testing.assert_allclose(states[1], states[0], atol=1e-6)
+
+
 EXPORTS = Path(__file__).parent / "exports"
 ENTITIES_SPEC = BehaviorSpec([sensor(5, 4), sensor(3)], ActionSpec(2, (3,)))
 
