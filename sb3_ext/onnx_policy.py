@@ -104,6 +104,7 @@ class OnnxPolicy:
             raise self._error("is empty (0 bytes): copy or export it again")
         try:
             model = onnx.load_from_string(content)
+            onnx.load_external_data_for_model(model, str(self.path.parent))  # newer torch writes Name.onnx.data, too
             onnx.checker.check_model(model)
         except Exception as error:  # protobuf's and the checker's exceptions have no common base class
             raise self._error(

@@ -629,6 +629,20 @@ def test_broken_and_foreign_files_raise_with_their_name(tmp_path: Path) -> None:
         OnnxPolicy(path, Spaces(spaces.Box(-1, 1, (8,)), spaces.Box(-1, 1, (2,))), spec=BehaviorSpec([], CONTINUOUS))
 
 
+def test_weights_in_a_file_of_their_own_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    export_onnx(make_policy(*CASES["vector"]), path)
+    rows = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    expected, _ = OnnxPolicy(path).predict(rows, deterministic=True)
+    data = {"location": "model.onnx.data", "size_threshold": 0, "save_as_external_data": True}
+    onnx.save(onnx.load(path), path, **data)
+    actual, _ = OnnxPolicy(path).predict(rows, deterministic=True)
+    np.testing.assert_array_equal(actual, expected)
+    (tmp_path / "model.onnx.data").unlink()
+    with pytest.raises(UnityGymError, match=r"damaged one .*model\.onnx\.data"):
+        OnnxPolicy(path)
+
+
 def test_a_missing_onnxruntime_raises_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export_onnx(make_policy(*CASES["vector"]), tmp_path / "model.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
