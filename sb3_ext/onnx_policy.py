@@ -133,7 +133,7 @@ class OnnxPolicy:
         if names[:2] != list(_CONSTANTS[:2]):
             raise self._error(
                 f"is none of ML-Agents: its outputs {sorted(self._outputs)} lack version_number or memory_size. "
-                "Export one with PPO.export_onnx or mlagents-learn 0.22 or later"
+                "Export one with PPO.export_onnx or a later mlagents-learn"
             )
         zeros = {
             name: np.zeros((1, *(size if isinstance(size, int) else 1 for size in shape)), np.float32)
