@@ -116,7 +116,7 @@ class Run:
             self._require_free(asked.force, is_run)
         self._is_new = not (asked.resume or asked.inference)
         self._status: dict[str, Any] = {}
-        if not self._is_new:
+        if asked.resume or (asked.inference and asked.initialize_from is not None):  # not with init_path alone
             self._status = _read_json(self.logs / "training_status.json")
         self.seconds_before = float(self._status.get("metadata", {}).get("seconds", 0))
 

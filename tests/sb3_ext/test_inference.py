@@ -18,6 +18,8 @@ import yaml
 from sb3_ext import OnnxPolicy
 from sb3_ext.inference import ActingTeam, EpisodeReturns
 from sb3_ext.learn import main
+from sb3_ext.runs import Run
+from sb3_ext.settings import loads
 from unity_gym.options import PlayerOptions
 from unity_gym.pool import PlayerPool
 
@@ -66,6 +68,17 @@ def test_a_policy_is_evaluated_over_episodes(results: Path, tmp_path: Path, caps
     assert evaluation["episodes"] == 5
     assert line == "Basic: mean reward {mean_reward:.3f} ± {std_reward:.3f} over 5 episodes\n".format(**evaluation)
     assert content(results) == before
+
+
+@pytest.mark.parametrize(("given", "lesson"), [({"resume": True}, 2), ({"initialize_from": "ppo"}, 2), ({}, None)])
+def test_lessons_are_those_of_the_run_whose_policies_act(tmp_path: Path, given: dict[str, Any], lesson: int) -> None:
+    (tmp_path / "ppo" / "run_logs").mkdir(parents=True)
+    (tmp_path / "ppo" / "configuration.yaml").touch()
+    (tmp_path / "ppo" / "run_logs" / "training_status.json").write_text('{"size": {"lesson_num": 2}}')
+    asked = {"inference": True, "results_dir": str(tmp_path)} | given
+    flags = {f"checkpoint_settings.{key}": value for key, value in asked.items()}
+    run = Run(loads("behaviors: {Basic: {trainer_type: ppo, init_path: Basic.zip}}", flags=flags))
+    assert run.lesson("size").get("lesson_num") == lesson
 
 
 def test_progress_lines_are_printed_until_inference_is_stopped(results: Path, tmp_path: Path) -> None:
