@@ -271,7 +271,8 @@ def test_actions_that_do_not_fit_raise_and_leave_the_environment_usable(
         ([[1j]], None, "float array.*complex128"),
         (["left"], None, "float array"),
         ([0.5], None, r"shape \(1,\)"),
-        (None, [[0.5]], "integer array.*float64"),
+        (None, [[0.5]], "no branch with the index 0.5"),
+        (None, [[np.nan]], "no branch with the index nan"),
         (None, [0], r"integer array.*shape \(1,\)"),
         (None, [[0], [2**32 + 1]], "no branch with the index 4294967297"),
     ],
@@ -279,6 +280,13 @@ def test_actions_that_do_not_fit_raise_and_leave_the_environment_usable(
 def test_arrays_that_are_no_actions_raise(continuous: Any, discrete: Any, message: str) -> None:
     with pytest.raises(ActionError, match=message):
         ActionTuple(continuous, discrete)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.uint8, bool])
+def test_discrete_actions_are_whole_numbers_of_any_type(dtype: type) -> None:
+    actions = ActionTuple(discrete=np.array([[0, 1]], dtype))  # `np.zeros((n, branches))` is common in scripts
+    assert actions.discrete.dtype == np.int32
+    assert actions.discrete.tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize("action", [-1, 3])

@@ -214,7 +214,7 @@ def test_a_behavior_without_actions_raises_with_a_remedy() -> None:
         (ActionSpec(2, ()), np.zeros((3, 1)), r"continuous actions of 4 agents .* \(4, 2\), got \(3, 1\)"),
         (ActionSpec(2, ()), np.zeros(4), r"\(4, 2\), got \(4,\)"),
         (ActionSpec(0, (3,)), np.zeros((4, 2), int), r"discrete actions of 4 agents .* \(4, 1\), got \(4, 2\)"),
-        (ActionSpec(0, (3,)), np.zeros(4), "integer array.*float64"),
+        (ActionSpec(0, (3,)), np.full(4, 0.5), "no branch with the index 0.5"),
         (ActionSpec(0, (3,)), np.array(["a"] * 4), "integer array.*<U1"),
         (ActionSpec(1, ()), np.array(["a"] * 4), "float array.*<U1"),
         (ActionSpec(1, (3,)), np.zeros((4, 2)), "a dict of 'continuous'.*got ndarray"),

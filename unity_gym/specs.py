@@ -99,17 +99,18 @@ class ActionTuple:
         self._continuous = array.astype(np.float32, copy=False)
 
     def add_discrete(self, discrete: Array) -> None:
-        """Set the discrete part, an integer array (n, number of branches).
+        """Set the discrete part, an array (n, number of branches) of whole numbers of any type.
 
-        :raises ActionError: If it is not a 2-dimensional array of integers that int32 can hold.
+        :raises ActionError: If it is not a 2-dimensional array of whole numbers that int32 can hold.
         """
         array = np.asarray(discrete)
-        if array.dtype.kind not in "iu" or array.ndim != 2:
+        if array.dtype.kind not in "biuf" or array.ndim != 2:
             raise ActionError(
                 f"discrete actions must be an integer array of shape (agents, branches), got dtype {array.dtype}, "
                 f"shape {array.shape}"
             )
-        self._discrete = array.astype(self.discrete_dtype, copy=False)
+        with np.errstate(invalid="ignore"):  # NaN and infinite values, which the comparison finds
+            self._discrete = array.astype(self.discrete_dtype, copy=False)
         if self._discrete is not array and not np.array_equal(self._discrete, array):
             raise ActionError(f"there is no branch with the index {array[self._discrete != array][0]}")
 
