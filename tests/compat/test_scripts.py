@@ -81,6 +81,19 @@ def test_images_of_low_level_steps_are_channel_last_where_asked(tmp_path: Path) 
     assert run("--image-layout", "HWC", str(script)).stdout == "(64, 84, 3) (64, 84, 3)\n"
 
 
+def test_the_gym_wrapper_names_the_behaviors_between_which_an_agent_changes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from gym_unity.envs import UnityToGymWrapper\n"
+        "from mlagents_envs.environment import UnityEnvironment\n"
+        "env = UnityToGymWrapper(UnityEnvironment('WallJump'))\n"
+        "for _ in range(50):\n"
+        "    env.reset()\n"
+    )
+    result = run("--scene", "WallJump", "--areas", "1", str(script))
+    assert "got ['BigWallJump?team=0', 'SmallWallJump?team=0']: use gymnasium.make" in result.stderr
+
+
 def test_a_registry_of_builds_launches_embedded_scenes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -114,10 +114,18 @@ class UnityToGymWrapper(gym.Env[Any, Any]):
         return parts[0]
 
     def reset(self) -> Any:  # type: ignore[override]
-        """Start a new episode and return its first observation."""
+        """Start a new episode and return its first observation.
+
+        :raises UnityGymException: If the agent has another behavior now, or there are several.
+        """
         self._env.reset()
         decisions = self._env.get_steps(self.name)[0]
         self._require_one_agent(decisions)
+        if not len(decisions):
+            raise UnityGymException(
+                f"the scene must keep the behavior {self.name}, got {sorted(self._env.behavior_specs)}: use "
+                "gymnasium.make('Unity-v0', ...), which follows an agent from one behavior to another"
+            )
         self.game_over = False
         return self._result(decisions)[0]
 
