@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from unity_gym.environment import UnityEnvironment as _UnityEnvironment
-from unity_gym.errors import InvalidValueError
+from unity_gym.errors import ActionError, InvalidValueError
 from unity_gym.player import EMBEDDED
 from unity_gym.registration import SCENES
 from unity_gym.side_channels import SideChannel
@@ -180,6 +180,12 @@ class UnityEnvironment(_UnityEnvironment, BaseEnv):
                 terminals.group_reward,
             )
         return decisions, terminals
+
+    def _require_behavior(self, name: str) -> None:
+        try:
+            super()._require_behavior(name)
+        except InvalidValueError as error:
+            raise ActionError(str(error)) from error  # scripts find out with it which behaviors a player has
 
 
 def channel_last(observations: Array) -> Array:

@@ -24,6 +24,12 @@ try:
     raise AssertionError("there is one agent")
 except UnityActionException:
     pass
+for call in (first.get_steps, lambda unknown: first.set_actions(unknown, ActionTuple())):
+    try:
+        call("Unknown?team=0")
+        raise AssertionError("there is no such behavior")
+    except UnityActionException:
+        pass
 first.close()
 for error in (UnityTimeOutException, UnityEnvironmentException):
     assert issubclass(error, UnityException)
