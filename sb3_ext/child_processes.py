@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANGUP = None if sys.platform == "win32" else signal.SIGHUP
+"""Signal that the terminal was closed, where there is one."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM) if HANGUP is None else (signal.SIGINT, signal.SIGTERM, HANGUP)
 _context: ForkServerContext | SpawnContext = multiprocessing.get_context("spawn")
 
 
@@ -41,15 +43,20 @@ def preload(module: str) -> None:
         _context = context
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that end a training: Ctrl-C, SIGTERM and, unless it is ignored as with nohup, SIGHUP."""
+    return [number for number in _SIGNALS if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
 def ignore_signals() -> None:
-    """Ignore Ctrl-C and SIGTERM from now on. The parent process ends this one after saving."""
+    """Ignore Ctrl-C, SIGTERM and SIGHUP from now on. The parent process ends this one after saving."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def starting_without_signals() -> Iterator[None]:
-    """Let a process that starts in this context ignore Ctrl-C and SIGTERM at once, before `ignore_signals` runs.
+    """Let a process that starts in this context ignore these signals at once, before `ignore_signals` runs.
 
     As this process ignores them meanwhile, too, start it with little data.
     """

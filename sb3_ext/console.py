@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -24,6 +25,7 @@ _FORMAT = "[%(levelname)s] %(message)s"
 _DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
 _FIRST_PROGRESS = 5.0  # seconds until the first line about progress; the time between lines doubles
 _LONGEST_PAUSE = 300.0
+_CLOSED = (errno.EPIPE, errno.EIO)  # of a pipe, and of a terminal
 
 
 def print_line(line: str, out: TextIO | None = None) -> None:
@@ -35,9 +37,18 @@ def print_line(line: str, out: TextIO | None = None) -> None:
     try:
         with tqdm.external_write_mode(file=sys.stdout):
             print(line, file=out, flush=True)
-    except BrokenPipeError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in _CLOSED:
+            raise
+        discard_output(sys.stdout.fileno())
         raise UnityGymError("stopped, as its output was closed: continue with --resume") from error
+
+
+def discard_output(descriptor: int) -> None:
+    """Discard what is written to a file descriptor from now on."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
 
 
 class _Lines(logging.Handler):

@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     :return: Exit status: 0 at the end, 1 after an error, 128 plus the number of a signal that ended it (130 after
-        Ctrl-C, 143 after SIGTERM).
+        Ctrl-C, 143 after SIGTERM, 129 after the terminal was closed).
     """
     line = [*(sys.argv[1:] if arguments is None else arguments)]
     command = _COMMANDS.get(line[0]) if line else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
 import signal
 import sys
 import threading
@@ -17,7 +18,8 @@ from typing import Any
 from stable_baselines3.common.utils import set_random_seed
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
-from sb3_ext.console import LOG, Progress, block_text, console_logging
+from sb3_ext.child_processes import HANGUP, stop_signals
+from sb3_ext.console import LOG, Progress, block_text, console_logging, discard_output
 from sb3_ext.curriculum import EnvironmentParameterManager
 from sb3_ext.experience import ROWS_PER_SAMPLER, Trajectories
 from sb3_ext.from_settings import build_model
@@ -171,6 +173,7 @@ class Training(JointTraining):
         self.is_saved = False
         """Whether the run is saved at its end."""
         self._writers = writers
+        self._terminals = [output for output in (1, 2) if os.isatty(output)]
         self._has_bars = sys.stderr.isatty() and not is_silent
         self._progress = Progress(not self._has_bars and not is_silent)
         self._start()
@@ -188,7 +191,7 @@ class Training(JointTraining):
         :return: The number of the signal, or 0.
         :raises UnityGymError: If a player fails, or a file cannot be written.
         """
-        before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, self._interrupt) for number in stop_signals()}
         try:
             while not self._interrupted and self._learns:
                 self._step()
@@ -214,7 +217,10 @@ class Training(JointTraining):
             closing.close()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self._interrupted:
+        if number == HANGUP:
+            for terminal in self._terminals:
+                discard_output(terminal)
+        elif self._interrupted:
             raise KeyboardInterrupt(number)
         self._interrupted = number
         # Ctrl-C ends `tee`, too. If it arrives while a line is written, Python cannot write another one meanwhile.

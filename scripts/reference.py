@@ -55,7 +55,7 @@ def command_line() -> str:
         + command(learn.make_parser())
         + "\nThe [guide](../guides/command-line.md) shows it in use; the [settings](settings.md) are the keys of its "
         "YAML files.\nExit status: 0 at the end, 1 after an error, 2 for a wrong command line, 130 after Ctrl-C, 143 "
-        "after SIGTERM.\n\n"
+        "after SIGTERM, 129 after the terminal was closed.\n\n"
         + command(learn.make_sweep_parser(), besides=learn.make_parser())
         + "\n"
         + command(learn.make_autotune_parser(), besides=learn.make_parser())

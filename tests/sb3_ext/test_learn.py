@@ -637,6 +637,36 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     assert not psutil.wait_procs(players, timeout=10)[1]
 
 
+@pytest.mark.parametrize("flags", [[], ["--num-workers", "1"]], ids=["here", "worker"])
+def test_a_run_whose_terminal_is_closed_is_saved(tmp_path: Path, flags: list[str]) -> None:
+    import fcntl
+    import termios
+
+    terminal, side = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sb3_ext.learn", config(tmp_path, summary_freq=100), "--run-id", "closed", *flags],
+        cwd=tmp_path,
+        stdin=side,
+        stdout=side,
+        stderr=side,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # its end sends SIGHUP to the process
+    )
+    os.close(side)
+    shown = b""
+    while b"Step: 100." not in shown:
+        shown += os.read(terminal, 1000)
+    players = psutil.Process(process.pid).children(recursive=True)
+    os.close(terminal)
+    process.send_signal(signal.SIGHUP)  # as a shell does
+    assert process.wait(60) == 129
+    assert not psutil.wait_procs(players, timeout=10)[1]
+    saved = steps(tmp_path / "results" / "closed" / "Basic")
+    assert saved[-1] >= 100
+    again = [config(tmp_path, max_steps=saved[-1] + 20), "--run-id", "closed", "--resume"]
+    assert main([*again, "--results-dir", str(tmp_path / "results")]) == 0
+
+
 @pytest.mark.parametrize("flags", [[], ["--num-envs", "2", "--num-workers", "2"]], ids=["here", "workers"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_players_start_ends_the_run_at_once(
