@@ -126,7 +126,7 @@ def autotune(settings: RunSettings, seconds: float = 5.0) -> Arrangement:
     if settings.env_settings.env_path is None:
         raise UnityGymError("autotune launches several players: name a build or an embedded scene with --env")
     if settings.ray is not None:
-        raise UnityGymError("autotune measures this machine alone: leave --ray out")
+        raise UnityGymError("autotune measures this machine alone: remove the block ray from the settings")
     cores = usable_cores()
     print_line(f"{'timesteps/s':>12}  arrangement ({cores} cores, {seconds:g} s each)")
     best, speed = Arrangement(), 0.0

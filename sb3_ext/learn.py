@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sb3_ext.child_processes import preload
 from sb3_ext.console import print_line, version_text
@@ -78,6 +78,10 @@ _REPLACED = {
     "slow": "--time-scale 1",
     "worker-id": "--base-port",
 }  # options of former versions of mlagents-learn
+_NO_MEASUREMENT = (
+    *("run-id", "resume", "force", "initialize-from", "inference", "results-dir", "track"),
+    *("num-envs", "num-workers", "ray", "ray-ship-build"),
+)  # options without effect on what autotune measures, or that it varies itself
 _INFERENCE = ("episodes", "json", "record")  # options without a setting, as Unity's trainer has no such keys
 
 
@@ -125,26 +129,37 @@ def _base_parser(program: str, description: str) -> _Parser:
     return _Parser(program, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
 
 
-def _add_settings(parser: argparse.ArgumentParser, hidden: Collection[str] = ()) -> None:
+class _Rejection(argparse.Action):
+    """Option of `unity-learn` that has no meaning for a subcommand."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        parser.error(f"{self.option_strings[0]} has no effect in {parser.prog}: leave it out")
+
+
+def _add_settings(parser: argparse.ArgumentParser, rejected: Collection[str] = ()) -> None:
     """Add the options that correspond to settings.
 
-    :param hidden: Options that the command accepts, but that its help does not list.
+    :param rejected: Options that have no effect in the command, which rejects them.
     """
-    for flag, path, value, help_text in _FLAGS:
-        text = argparse.SUPPRESS if flag in hidden else help_text
+    for flag in rejected:
+        parser.add_argument(f"--{flag}", nargs="?", action=_Rejection, help=argparse.SUPPRESS)
+    for flag, path, value, text in _FLAGS:
+        if flag in rejected:
+            continue
         if value.startswith("["):
             parser.add_argument(f"--{flag}", dest=path, metavar=value[1:-1], nargs="?", help=text)
         elif value:
             parser.add_argument(f"--{flag}", dest=path, metavar=value, help=text)
         else:
             parser.add_argument(f"--{flag}", dest=path, action="store_true", help=text)
-    parser.add_argument(
-        "--track",
-        dest="stats_writers",
-        action="append",
-        choices=["mlflow", "wandb"],
-        help="send settings, statistics and the final network to this tracker; several can be given",
-    )
+    if "track" not in rejected:
+        parser.add_argument(
+            "--track",
+            dest="stats_writers",
+            action="append",
+            choices=["mlflow", "wandb"],
+            help="send settings, statistics and the final network to this tracker; several can be given",
+        )
     parser.add_argument(
         "--env-args",
         dest="env_settings.env_args",
@@ -240,7 +255,7 @@ def make_sweep_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("sweep", nargs="?", help="YAML file of the sweep, or a name of --list")
     parser.add_argument("--list", action="store_true", help="print the names of the sweeps in this package")
-    _add_settings(parser, hidden=("inference",))
+    _add_settings(parser, rejected=("inference",))
     return parser
 
 
@@ -267,7 +282,7 @@ def make_autotune_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("config", help="YAML file in ML-Agents' format, or a name of --list")
     parser.add_argument("--seconds", type=_count, default=5, metavar="N", help="time for each measurement (default: 5)")
-    _add_settings(parser)
+    _add_settings(parser, rejected=_NO_MEASUREMENT)
     return parser
 
 

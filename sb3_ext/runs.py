@@ -80,6 +80,7 @@ class _StatusBlock(TypedDict, total=False):
 
     seconds: float
     checkpoints: list[_SavedCheckpoint]
+    final_checkpoint: dict[str, Any]
     recent: list[float]
     episodes: int
     measured: float | None
@@ -117,7 +118,7 @@ class Run:
         self._is_new = not (asked.resume or asked.inference)
         self._status: dict[str, Any] = {}
         if asked.resume or (asked.inference and asked.initialize_from is not None):  # not with init_path alone
-            self._status = _read_json(self.logs / "training_status.json")
+            self._status = read_status(self.logs / "training_status.json")
         self.seconds_before = float(self._status.get("metadata", {}).get("seconds", 0))
 
     def _require_policies(self, settings: RunSettings, is_run: bool) -> None:
@@ -284,7 +285,11 @@ def save_figure(figure: Figure, path: Path) -> None:
     write(path, image.getvalue())
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_status(path: Path) -> dict[str, Any]:
+    """Return the content of a `training_status.json`, {} if there is none.
+
+    :raises UnityGymError: If it is damaged.
+    """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -23,7 +23,7 @@ import yaml
 from sb3_ext.console import print_line
 from sb3_ext.files import write
 from sb3_ext.inference import Evaluation, evaluate
-from sb3_ext.runs import CONFIGURATION, resolved_configuration
+from sb3_ext.runs import CONFIGURATION, read_status, resolved_configuration
 from sb3_ext.settings import RunSettings, load
 from unity_gym.errors import UnityGymError
 
@@ -173,14 +173,8 @@ def _trained(folder: Path, behavior: str) -> Evaluation | None:
         return Evaluation(int(last["episodes"]), float(last["mean_reward"]), float(last["std_reward"]))
     except (FileNotFoundError, IndexError):
         pass
-    final = _status(folder).get(behavior, {}).get("final_checkpoint", {})
+    final = read_status(folder / _STATUS).get(behavior, {}).get("final_checkpoint", {})
     return None if final.get("reward") is None else Evaluation(0, float(final["reward"]), float("nan"))
-
-
-def _status(folder: Path) -> dict[str, Any]:
-    path = folder / _STATUS
-    status: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return status
 
 
 def _configuration(folder: Path, settings: RunSettings) -> dict[str, Any]:
@@ -231,7 +225,7 @@ def _card(
     video = f"\n[Video of an episode]({_VIDEO})\n" if (folder / _VIDEO).is_file() else ""
     versions = "".join(
         f"- {key.removesuffix('_version').replace('_', '-')} {value}\n"
-        for key, value in _status(folder).get("metadata", {}).items()
+        for key, value in read_status(folder / _STATUS).get("metadata", {}).items()
         if key.endswith("_version") and key != "stats_format_version"
     )
     networks = ", ".join(f"`{path.name}`" for path in sorted(folder.glob("*.onnx")))

@@ -154,8 +154,6 @@ class Sweep:
         run_id, results = (self._flags.pop(f"checkpoint_settings.{key}", None) for key in ("run_id", "results_dir"))
         resume, force = (bool(self._flags.pop(f"checkpoint_settings.{key}", False)) for key in ("resume", "force"))
         seed: Any = self._flags.pop("env_settings.seed", -1)
-        if self._flags.pop("checkpoint_settings.inference", False):
-            raise UnityGymError("a sweep trains: leave --inference out, and show one of its runs with unity-learn")
         self.settings = load_sweep(self._path)
         self._config = configuration_file(self.settings.config)
         self._results = Path(str(results or "results"))

@@ -59,7 +59,7 @@ def command_line() -> str:
         + command(learn.make_sweep_parser(), besides=learn.make_parser())
         + "\n"
         + command(learn.make_autotune_parser(), besides=learn.make_parser())
-        + "\nAll options of `unity-learn` that are settings apply, too.\n\n"
+        + "\nThe options of `unity-learn` for players, simulation and devices apply, too.\n\n"
         + command(learn.make_push_parser())
         + "\n"
         + command(learn.make_pull_parser())

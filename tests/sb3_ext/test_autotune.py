@@ -104,3 +104,10 @@ def test_the_command_reads_settings_and_options(monkeypatch: pytest.MonkeyPatch)
     )
     assert learn.main(["autotune", "ppo/Basic", "--env", "Unity-Basic-v0", "--seconds", "2"]) == 0
     assert asked == [("Unity-Basic-v0", 2)]
+
+
+@pytest.mark.parametrize("options", [["--resume"], ["--num-envs", "2"], ["--ray"], ["--track", "mlflow"]])
+def test_the_command_rejects_options_without_effect(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        learn.main(["autotune", "ppo/Basic", *options])
+    assert f"{options[0]} has no effect in unity-learn autotune: leave it out" in capsys.readouterr().err

@@ -137,6 +137,9 @@ def test_runs_that_cannot_be_shared_are_reported(tmp_path: Path, monkeypatch: py
     hub.close_session()
     with pytest.raises(UnityGymError, match=r"me/ball: the Hugging Face Hub answers: .*offline"):
         push("3DBall", "me/ball", episodes=0)
+    (tmp_path / "3DBall" / "run_logs" / "training_status.json").write_text('{"3DBall": []}')
+    with pytest.raises(UnityGymError, match=r"training_status\.json has other content than a run writes: 3DBall: "):
+        push("3DBall", "me/ball", episodes=0)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for share in (lambda: push("3DBall", "me/ball"), lambda: pull("me/ball")):
         with pytest.raises(UnityGymError, match=r"needs huggingface_hub: pip install 'unity-gym\[hub\]'"):

@@ -289,8 +289,9 @@ def test_without_optuna_the_error_names_the_extra(tmp_path: Path, monkeypatch: p
 
 
 def test_help_lists_no_option_that_a_sweep_rejects(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", "sweeps/Basic", "--inference"]) == 1
-    assert "a sweep trains: leave --inference out" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["sweep", "sweeps/Basic", "--inference"])
+    assert "--inference has no effect in unity-learn sweep: leave it out" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["sweep", "--help"])
     assert "--inference" not in capsys.readouterr().out
