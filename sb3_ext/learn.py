@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnityGymError as error:
         print(f"unity-learn: error: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"unity-learn: error: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        print(f"unity-learn: error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt as stop:
         return 128 + int(stop.args[0] if stop.args else signal.SIGINT)
     finally:
