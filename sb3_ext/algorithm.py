@@ -686,7 +686,7 @@ class UnityAlgorithm(BaseAlgorithm):
         self.stop_replicas()
         try:
             super().set_parameters(load_path_or_dict, exact_match, device)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, KeyError) as error:
             names = [signal.name for signal in self.reward_signals]
             raise UnityGymError(
                 f"the parameters do not fit this {type(self).__name__} with the reward signals {names}: "

@@ -156,8 +156,8 @@ def resume(model: UnityAlgorithm, path: Path) -> dict[str, Any]:
         )
     try:
         model.set_parameters(checkpoint.parameters, exact_match=True, device=model.device)
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise _of_another_network(path, error) from error
+    except UnityGymError as error:
+        raise _of_another_network(path, error.__cause__) from error
     for counter in model.counters:
         if counter in state["counters"]:  # earlier versions have saved fewer
             setattr(model, counter, state["counters"][counter])
