@@ -20,6 +20,7 @@ from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_suppo
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
@@ -684,8 +685,12 @@ class UnityAlgorithm(BaseAlgorithm):
         """
         self.finish_update()
         self.stop_replicas()
+        if isinstance(load_path_or_dict, dict):
+            parameters = load_path_or_dict
+        else:
+            parameters = load_from_zip_file(load_path_or_dict, load_data=False, device=device)[1]
         try:
-            super().set_parameters(load_path_or_dict, exact_match, device)
+            super().set_parameters(parameters, exact_match, device)
         except (RuntimeError, ValueError, KeyError) as error:
             names = [signal.name for signal in self.reward_signals]
             raise UnityGymError(

@@ -252,6 +252,13 @@ def test_parameters_of_another_model_raise_one_clear_error(
         model.set_parameters(parameters)
 
 
+def test_parameters_from_a_file_that_is_no_model_raise_with_its_name(env: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.zip"
+    path.write_text("precious")
+    with pytest.raises(ValueError, match=f"the file {path} wasn't a zip-file"):
+        PPO("UnityPolicy", env, **SMALL).set_parameters(str(path))
+
+
 def test_a_model_loaded_with_another_set_of_reward_signals_raises_one_clear_error(env: Any) -> None:
     file = io.BytesIO()
     PPO("UnityPolicy", env, reward_signals=[Extrinsic(), RND(0.1)], **SMALL).save(file)
