@@ -109,10 +109,13 @@ class ActionTuple:
                 f"discrete actions must be an integer array of shape (agents, branches), got dtype {array.dtype}, "
                 f"shape {array.shape}"
             )
-        with np.errstate(invalid="ignore"):  # NaN and infinite values, which the comparison finds
-            self._discrete = array.astype(self.discrete_dtype, copy=False)
-        if self._discrete is not array and not np.array_equal(self._discrete, array):
-            raise ActionError(f"there is no branch with the index {array[self._discrete != array][0]}")
+        if array.dtype != self.discrete_dtype:
+            with np.errstate(invalid="ignore"):  # NaN and infinite values, which the comparison finds
+                converted = array.astype(self.discrete_dtype)
+            if not np.array_equal(converted, array):
+                raise ActionError(f"there is no branch with the index {array[converted != array][0]}")
+            array = converted
+        self._discrete = array
 
     def __len__(self) -> int:
         for part in (self._continuous, self._discrete):
