@@ -59,7 +59,7 @@ from unity_gym.errors import UnityGymError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CONFIGURATION, _LOGS = "configuration.yaml", "run_logs"
+CONFIGURATION, _LOGS, _STATUS = "configuration.yaml", "run_logs", "training_status.json"
 
 
 def resolved_configuration(settings: RunSettings) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class _StatusBlock(TypedDict, total=False):
     measured: float | None
 
 
-_STATUS = TypeAdapter[dict[str, _StatusBlock]](dict[str, _StatusBlock])
+_STATUS_FORM = TypeAdapter[dict[str, _StatusBlock]](dict[str, _StatusBlock])
 
 
 class Run:
@@ -118,7 +118,7 @@ class Run:
         self._is_new = not (asked.resume or asked.inference)
         self._status: dict[str, Any] = {}
         if asked.resume or (asked.inference and asked.initialize_from is not None):  # not with init_path alone
-            self._status = read_status(self.logs / "training_status.json")
+            self._status = read_status(self.folder)
         self.seconds_before = float(self._status.get("metadata", {}).get("seconds", 0))
 
     def _require_policies(self, settings: RunSettings, is_run: bool) -> None:
@@ -253,7 +253,7 @@ class Run:
             torch_version=torch.__version__,
             seconds=round(seconds, 3),
         )
-        write(self.logs / "training_status.json", json.dumps(self._status, indent=2))
+        write(self.logs / _STATUS, json.dumps(self._status, indent=2))
         write(self.logs / "timers.json", json.dumps(timers, indent=2))
 
     def draw(self, curves: dict[str, list[Summary]]) -> None:
@@ -285,11 +285,12 @@ def save_figure(figure: Figure, path: Path) -> None:
     write(path, image.getvalue())
 
 
-def read_status(path: Path) -> dict[str, Any]:
-    """Return the content of a `training_status.json`, {} if there is none.
+def read_status(folder: Path) -> dict[str, Any]:
+    """Return the content of `training_status.json` in the folder of a run, {} if there is none.
 
     :raises UnityGymError: If it is damaged.
     """
+    path = folder / _LOGS / _STATUS
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -297,7 +298,7 @@ def read_status(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UnityGymError(f"{path} is no JSON: {error}. Delete it; the run continues without it") from error
     try:
-        _STATUS.validate_python(tree, strict=True)
+        _STATUS_FORM.validate_python(tree, strict=True)
     except ValidationError as error:
         mistake = error.errors()[0]
         key = ".".join(map(str, mistake["loc"])) or "the file"

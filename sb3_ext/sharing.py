@@ -28,7 +28,6 @@ from sb3_ext.settings import RunSettings, load
 from unity_gym.errors import UnityGymError
 
 _CARD, _CONFIG, _CURVE, _VIDEO = "README.md", "config.json", "learning_curve.png", "replay.mp4"
-_STATUS = Path("run_logs", "training_status.json")
 _LEFT_OUT = (  # files of a run that are useless to others
     "*experience-*.npz",
     "*last_replay_buffer.npz",
@@ -173,7 +172,7 @@ def _trained(folder: Path, behavior: str) -> Evaluation | None:
         return Evaluation(int(last["episodes"]), float(last["mean_reward"]), float(last["std_reward"]))
     except (FileNotFoundError, IndexError):
         pass
-    final = read_status(folder / _STATUS).get(behavior, {}).get("final_checkpoint", {})
+    final = read_status(folder).get(behavior, {}).get("final_checkpoint", {})
     return None if final.get("reward") is None else Evaluation(0, float(final["reward"]), float("nan"))
 
 
@@ -225,7 +224,7 @@ def _card(
     video = f"\n[Video of an episode]({_VIDEO})\n" if (folder / _VIDEO).is_file() else ""
     versions = "".join(
         f"- {key.removesuffix('_version').replace('_', '-')} {value}\n"
-        for key, value in read_status(folder / _STATUS).get("metadata", {}).items()
+        for key, value in read_status(folder).get("metadata", {}).items()
         if key.endswith("_version") and key != "stats_format_version"
     )
     networks = ", ".join(f"`{path.name}`" for path in sorted(folder.glob("*.onnx")))
