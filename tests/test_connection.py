@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -21,7 +20,7 @@ import pytest
 from stand_ins.faulty_player import connect_to
 from unity_gym.connection import PlayerConnection
 from unity_gym.errors import NotReadyError, PlayerError, PlayerTimeoutError
-from unity_gym.peer import Peer, find_peer
+from unity_gym.peer import Peer
 from unity_gym.wire.messages import UnityMessage
 
 FAULTY_PLAYER = Path(__file__).parent / "stand_ins" / "faulty_player.py"
@@ -224,16 +223,22 @@ def test_a_timeout_reports_a_process_that_was_rejected() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which process connects")
-@pytest.mark.filterwarnings("error")
-def test_the_search_for_the_connecting_process_leaves_no_folder_open() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        peer = find_peer(client.getsockname()[1], server.getsockname()[1])
-    assert peer == Peer(os.getuid(), os.getpid())
-    gc.collect()
+def test_the_search_for_the_connecting_process_leaves_no_folder_open(tmp_path: Path) -> None:
+    run_alone(
+        """
+import os, socket
+from unity_gym.peer import Peer, find_peer
+with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+    peer = find_peer(client.getsockname()[1], server.getsockname()[1])
+assert peer == Peer(os.getuid(), os.getpid())
+""",
+        tmp_path,
+    )
 
 
 def test_a_taken_port_writes_nothing_to_the_terminal(tmp_path: Path) -> None:
-    text = """
+    run_alone(
+        """
 import socket
 from unity_gym.connection import PlayerConnection
 from unity_gym.errors import PlayerError
@@ -243,8 +248,15 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
     except PlayerError as error:
         assert "taken" in str(error)
 PlayerConnection().close()
-"""
-    finished = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+""",
+        tmp_path,
+    )
+
+
+def run_alone(code: str, folder: Path) -> None:
+    """Run code in its own process, which has to succeed without a word, and without a warning of an open file."""
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", code]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
 
 
