@@ -78,7 +78,9 @@ def grpc_server() -> Iterator[Callable[..., Caller]]:
             port = server.add_insecure_port("localhost:0")
             server.start()
             stack.callback(lambda: server.stop(None).wait())
-            return connected(port)
+            caller = connected(port)
+            stack.callback(caller.close)
+            return caller
 
         yield start
 
@@ -124,8 +126,7 @@ def answered(reply: bytes, piece: int = 1 << 16) -> tuple[bytes, bytes]:
         while caller._socket.recv(1 << 16):
             continue
     finally:
-        assert caller._socket is not None
-        caller._socket.close()
+        caller.close()
         server.join()
     return message, server.received
 
@@ -166,6 +167,7 @@ def test_messages_pass_our_own_server(connection: PlayerConnection) -> None:
         connection.close()
         with pytest.raises(CallError, match=r"closed|shutting down|status"):
             running.result(10)
+    caller.close()
 
 
 def test_an_error_of_the_server_names_status_and_reason(grpc_server) -> None:
@@ -251,8 +253,7 @@ def test_a_server_that_shuts_down_answers_the_running_call_alone() -> None:
     assert caller.call(b"request", 5) == b"last"
     with pytest.raises(CallError, match="shutting down"):
         caller.call(b"request", 5)
-    assert caller._socket is not None
-    caller._socket.close()
+    caller.close()
     server.join()
 
 
@@ -276,8 +277,7 @@ def test_a_caller_waits_for_a_server_that_starts_late() -> None:
         time.sleep(0.2)
         with socket.create_server(("127.0.0.1", port)):
             running.result(10)
-    assert caller._socket is not None
-    caller._socket.close()
+    caller.close()
 
 
 def test_a_server_that_does_not_listen_or_falls_silent_raises() -> None:
@@ -286,7 +286,6 @@ def test_a_server_that_does_not_listen_or_falls_silent_raises() -> None:
         caller = connected(port)
         with pytest.raises(CallError, match="does not answer"):
             caller.call(b"request", 0.2)
-        assert caller._socket is not None
-        caller._socket.close()
+        caller.close()
     with pytest.raises(CallError, match=r"no connection within 0\.2 s"):
         Caller(port).connect(0.2)

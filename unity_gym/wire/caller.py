@@ -123,6 +123,11 @@ class Caller:
             self._receive()
         return self._message()
 
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._socket is not None:
+            self._socket.close()
+
     def _send_request(self, data: bytes) -> None:
         """Send headers and data, as the server's windows admit."""
         parts = [frame(HEADERS, END_HEADERS, self._stream, _HEADERS)]
