@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +30,8 @@ except ModuleNotFoundError as error:
 
 _END_TIMEOUT = 10  # seconds for an actor to end its players
 _PATIENCE = 30  # seconds until a line is printed about a sampler that no node has the resources for
+_HEAD_INTERVAL = 2  # seconds between checks of the head node
+_HEAD_PATIENCE = 20  # seconds without the head node until the run ends; Ray would end the process after 60
 
 
 @contextmanager
@@ -82,6 +86,8 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
     os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")
     # Ray starts actors with niceness 15, so that an update on the same cores would slow all samplers down.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # Ray ends this process, without a checkpoint, that long after the head node: time for an update and a checkpoint.
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
     try:
         ray.init(
             settings.address,
@@ -114,6 +120,12 @@ class RayCluster(Place):
     def __init__(self, settings: RaySettings, build: str, on_wait: Callable[[str], None] = print) -> None:
         super().__init__()
         self._settings, self.build, self._on_wait = settings, build, on_wait
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        self._head = host.strip("[]"), int(port)
+        self._head_checked = -math.inf
+        self._head_answers = False  # never through a Ray Client whose firewall lets its port alone pass
+        self._head_lost: float | None = None  # time of the first check that failed
+        self.require_head()
         decorate: Any = ray.remote
         self._actor_class = decorate(concurrency_groups={"calls": 1, "answers": 1})(SamplerActor)
 
@@ -124,10 +136,14 @@ class RayCluster(Place):
             num_gpus=self._settings.num_gpus_per_sampler,
             scheduling_strategy="SPREAD",
         ).remote()
-        return ActorChannel(actor, number, self._report_wait, actor.serve.remote(arguments, self.build))
+        return ActorChannel(actor, number, self, actor.serve.remote(arguments, self.build))
 
     def wait(self, channels: Sequence[ActorChannel], seconds: float) -> list[int]:
-        """See `Place`."""
+        """See `Place`.
+
+        :raises UnityGymError: If the cluster has ended.
+        """
+        self.require_head()
         ended = [position for position, channel in enumerate(channels) if channel.answer is None]
         if ended:
             return ended
@@ -137,7 +153,28 @@ class RayCluster(Place):
         arrived = {*ray.wait(answers, num_returns=len(answers), timeout=0)[0]}  # all, so that none is ignored
         return [position for position, answer in enumerate(answers) if answer in arrived]
 
-    def _report_wait(self, number: int) -> None:
+    def require_head(self) -> None:
+        """Raise an error if the head node of the cluster has not answered for a while.
+
+        :raises UnityGymError: In this case.
+        """
+        now = time.monotonic()
+        if now - self._head_checked < _HEAD_INTERVAL:
+            return
+        try:
+            socket.create_connection(self._head, _HEAD_INTERVAL).close()
+        except OSError as error:
+            self._head_lost = self._head_lost or now
+            if self._head_answers and now - self._head_lost > _HEAD_PATIENCE:
+                raise UnityGymError(
+                    f"the head node of the Ray cluster, {self._head[0]}:{self._head[1]}, has not answered for "
+                    f"{_HEAD_PATIENCE} s ({error}): start the cluster again, and continue the run with --resume"
+                ) from error
+        else:
+            self._head_answers, self._head_lost = True, None
+        self._head_checked = time.monotonic()
+
+    def report_wait(self, number: int) -> None:
         """Print a line about a sampler that has not started, unless a node has the resources."""
         needed = {"CPU": self._settings.num_cpus_per_sampler, "GPU": self._settings.num_gpus_per_sampler}
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
@@ -160,12 +197,12 @@ class ActorChannel:
 
     :param actor: Handle of a `SamplerActor`.
     :param number: Number of the sampler.
-    :param on_wait: Function that receives the number if the actor has not started for a while.
+    :param cluster: The cluster.
     :param serving: Reference of the result of `serve`.
     """
 
-    def __init__(self, actor: Any, number: int, on_wait: Callable[[int], None], serving: Any) -> None:
-        self._actor, self._number, self._on_wait, self._serving = actor, number, on_wait, serving
+    def __init__(self, actor: Any, number: int, cluster: RayCluster, serving: Any) -> None:
+        self._actor, self._number, self._cluster, self._serving = actor, number, cluster, serving
         self._node_reference = actor.node.remote()
         self._node = ""  # set with the first response
         self._answer: Any = actor.answer.remote()
@@ -189,20 +226,27 @@ class ActorChannel:
             self._actor.deliver.remote(method, *arguments)
 
     def poll(self, seconds: float) -> bool:
-        """See `Channel`."""
+        """See `Channel`.
+
+        :raises UnityGymError: If the cluster has ended.
+        """
         if self._has_ended:
             return True
         ready, _ = ray.wait([self._answer], timeout=seconds)
+        if not ready:
+            self._cluster.require_head()
         if not ready and self._opened and time.monotonic() - self._opened > _PATIENCE:
             self._opened = 0
             if not ray.wait([self._node_reference], timeout=0)[0]:
-                self._on_wait(self._number)
+                self._cluster.report_wait(self._number)
         return bool(ready)
 
     def receive(self) -> Any:
         """See `Channel`."""
         if self._has_ended:
             raise SamplerLostError(f"sampler {self._number}{self._node} has ended")
+        while not self.poll(_HEAD_INTERVAL):
+            continue
         try:
             answer = ray.get(self._answer)
             self._opened = 0

@@ -347,9 +347,9 @@ def test_a_run_whose_output_pipe_is_closed_is_saved(tmp_path: Path, interrupted:
     await_line(process, "Step: 100.")
     assert process.stdout is not None
     assert process.stderr is not None
-    process.stdout.close()
     if interrupted:
         os.killpg(process.pid, signal.SIGINT)
+    process.stdout.close()
     assert process.wait(timeout=60) == (130 if interrupted else 1)
     message = "" if interrupted else "unity-learn: error: stopped, as its output was closed: continue with --resume\n"
     assert process.stderr.read() == message

@@ -231,6 +231,35 @@ def test_a_run_continues_without_a_node_and_after_a_kill_on_another_cluster(tmp_
     assert_no_player_remains(nodes.mark)
 
 
+def test_a_run_whose_head_node_ends_is_saved(
+    tmp_path: Path, nodes: Nodes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself ends the process without a checkpoint some time after the head node."""
+    import sb3_ext.ray_cluster
+
+    monkeypatch.setenv(MARK, nodes.mark)  # which the second cluster replaces
+    others = Nodes()
+    share, shared = sb3_ext.ray_cluster.RayCluster.share, 0
+
+    def share_and_end_the_head(self: sb3_ext.ray_cluster.RayCluster, weights: Any) -> Any:
+        nonlocal shared
+        shared += 1
+        if shared == 3:
+            others.cluster.head_node.kill_gcs_server()
+        return share(self, weights)
+
+    monkeypatch.setattr(sb3_ext.ray_cluster.RayCluster, "share", share_and_end_the_head)
+    monkeypatch.setattr(sb3_ext.ray_cluster, "_HEAD_PATIENCE", 3)
+    file = write(tmp_path, "3DBall", max_steps=10**7)
+    try:
+        assert main([str(file), *flags(tmp_path, others.address), "--run-id", "headless"]) == 1
+        assert_no_player_remains(others.mark)
+    finally:
+        others.cluster.shutdown()
+    assert f"head node of the Ray cluster, {others.address}, has not answered for 3 s" in capsys.readouterr().err
+    assert newest(tmp_path / "headless") > 240
+
+
 def newest(folder: Path) -> int:
     return max(int(path.stem.rpartition("-")[2]) for path in folder.glob("*/*.zip"))
 

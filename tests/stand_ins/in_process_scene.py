@@ -29,15 +29,15 @@ def held_scene(
     def play() -> None:
         while not listens(port):  # gRPC waits a second after an attempt that failed
             time.sleep(0.01)
+        communicator = Communicator(port)
         try:
-            communicator = Communicator(port)
             communicator.connect()
             academy = Academy(communicator, seed)
             held.append(scene_type(academy, areas))
             while True:
                 academy.tick(held[0])
         except Quit:
-            pass
+            communicator.close()
 
     thread = threading.Thread(target=play, daemon=True)
     thread.start()

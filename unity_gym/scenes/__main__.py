@@ -125,6 +125,8 @@ def main(arguments: Sequence[str]) -> int:
     except PlayerError as error:
         print(f"unity_gym.scenes: {error}", file=sys.stderr)
         return 1
+    finally:
+        communicator.close()
 
 
 if __name__ == "__main__":

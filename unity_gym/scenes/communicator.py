@@ -120,6 +120,10 @@ class Communicator:
         seed, self._new_seed = first.seed if self._new_seed is None else self._new_seed, None
         return seed, first.num_areas
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._caller.close()
+
     def subscribe(self, behavior: str, actions: ActionSpec) -> None:
         """Include a behavior in every message from now on."""
         self._actions[behavior] = actions
