@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import queue
 import signal
@@ -109,6 +108,47 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
             signal.signal(signal.SIGTERM, before)
 
 
+class HeadNode:
+    """Head node of the cluster. Ray ends this process some time after the node, without a checkpoint.
+
+    :param address: Host and port. If they are out of reach from the start, as through a Ray Client, nothing is checked.
+    """
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._address, self._endpoint = address, (host.strip("[]"), int(port))
+        self._is_in_reach = self._error() is None
+        self._checked = time.monotonic()
+        self._lost: float | None = None  # time of the first check that failed
+
+    def require(self) -> None:
+        """Raise an error if the node has not answered for a while.
+
+        :raises UnityGymError: In this case.
+        """
+        now = time.monotonic()
+        if not self._is_in_reach or now - self._checked < _HEAD_INTERVAL:
+            return
+        if (error := self._error()) is None:
+            self._lost = None
+        else:
+            self._lost = self._lost or now
+            if now - self._lost > _HEAD_PATIENCE:
+                raise UnityGymError(
+                    f"the head node of the Ray cluster, {self._address}, has not answered for {_HEAD_PATIENCE} s "
+                    f"({error}): start the cluster again, and continue the run with --resume"
+                )
+        self._checked = time.monotonic()
+
+    def _error(self) -> OSError | None:
+        """Connect to the node, and return what fails."""
+        try:
+            socket.create_connection(self._endpoint, _HEAD_INTERVAL).close()
+        except OSError as error:
+            return error
+        return None
+
+
 class RayCluster(Place):
     """Place that starts each sampler as a Ray actor.
 
@@ -120,12 +160,7 @@ class RayCluster(Place):
     def __init__(self, settings: RaySettings, build: str, on_wait: Callable[[str], None] = print) -> None:
         super().__init__()
         self._settings, self.build, self._on_wait = settings, build, on_wait
-        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-        self._head = host.strip("[]"), int(port)
-        self._head_checked = -math.inf
-        self._head_answers = False  # never through a Ray Client whose firewall lets its port alone pass
-        self._head_lost: float | None = None  # time of the first check that failed
-        self.require_head()
+        self.head = HeadNode(ray.get_runtime_context().gcs_address)
         decorate: Any = ray.remote
         self._actor_class = decorate(concurrency_groups={"calls": 1, "answers": 1})(SamplerActor)
 
@@ -143,7 +178,7 @@ class RayCluster(Place):
 
         :raises UnityGymError: If the cluster has ended.
         """
-        self.require_head()
+        self.head.require()
         ended = [position for position, channel in enumerate(channels) if channel.answer is None]
         if ended:
             return ended
@@ -152,27 +187,6 @@ class RayCluster(Place):
             return []
         arrived = {*ray.wait(answers, num_returns=len(answers), timeout=0)[0]}  # all, so that none is ignored
         return [position for position, answer in enumerate(answers) if answer in arrived]
-
-    def require_head(self) -> None:
-        """Raise an error if the head node of the cluster has not answered for a while.
-
-        :raises UnityGymError: In this case.
-        """
-        now = time.monotonic()
-        if now - self._head_checked < _HEAD_INTERVAL:
-            return
-        try:
-            socket.create_connection(self._head, _HEAD_INTERVAL).close()
-        except OSError as error:
-            self._head_lost = self._head_lost or now
-            if self._head_answers and now - self._head_lost > _HEAD_PATIENCE:
-                raise UnityGymError(
-                    f"the head node of the Ray cluster, {self._head[0]}:{self._head[1]}, has not answered for "
-                    f"{_HEAD_PATIENCE} s ({error}): start the cluster again, and continue the run with --resume"
-                ) from error
-        else:
-            self._head_answers, self._head_lost = True, None
-        self._head_checked = time.monotonic()
 
     def report_wait(self, number: int) -> None:
         """Print a line about a sampler that has not started, unless a node has the resources."""
@@ -234,7 +248,7 @@ class ActorChannel:
             return True
         ready, _ = ray.wait([self._answer], timeout=seconds)
         if not ready:
-            self._cluster.require_head()
+            self._cluster.head.require()
         if not ready and self._opened and time.monotonic() - self._opened > _PATIENCE:
             self._opened = 0
             if not ray.wait([self._node_reference], timeout=0)[0]:

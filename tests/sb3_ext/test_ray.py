@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -258,6 +259,31 @@ def test_a_run_whose_head_node_ends_is_saved(
         others.cluster.shutdown()
     assert f"head node of the Ray cluster, {others.address}, has not answered for 3 s" in capsys.readouterr().err
     assert newest(tmp_path / "headless") > 240
+
+
+def test_a_head_node_may_be_away_for_a_while_and_out_of_reach_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    from sb3_ext import ray_cluster
+
+    monkeypatch.setattr(ray_cluster, "_HEAD_INTERVAL", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        head = ray_cluster.HeadNode(address)
+        head.require()
+    out_of_reach = ray_cluster.HeadNode(address)
+    time.sleep(0.02)
+    head.require()
+    monkeypatch.setattr(ray_cluster, "_HEAD_PATIENCE", 0)
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+        time.sleep(0.02)
+        head.require()  # the time away ends
+    for _ in range(2):
+        time.sleep(0.02)
+        out_of_reach.require()
+    head.require()
+    time.sleep(0.02)
+    with pytest.raises(UnityGymError, match=address):
+        head.require()
 
 
 def newest(folder: Path) -> int:
