@@ -71,6 +71,15 @@ def resolved_configuration(settings: RunSettings) -> dict[str, Any]:
     return tree
 
 
+def _leaves(tree: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested dictionaries with their dotted keys."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{path}.{key}")
+        else:
+            yield f"{path}.{key}", value
+
+
 class _SavedCheckpoint(TypedDict):
     steps: int
 
@@ -167,6 +176,25 @@ class Run:
                     f"another process trains in {self.folder}: wait until it ends, or give another --run-id"
                 )
             yield
+
+    def changes(self, settings: RunSettings) -> str | None:
+        """Return a line about the behaviors' settings that differ from those with which a resumed run was saved.
+
+        :return: None without differences, for other runs, and if the file of the settings is damaged.
+        """
+        if not settings.checkpoint_settings.resume or settings.checkpoint_settings.inference:
+            return None
+        path = self.folder / CONFIGURATION
+        try:
+            saved = dict(_leaves(yaml.safe_load(path.read_text(encoding="utf-8"))["behaviors"], "behaviors"))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError):
+            return None
+        given = dict(_leaves(resolved_configuration(settings)["behaviors"], "behaviors"))
+        changed = [key for key in {**given, **saved} if given.get(key) != saved.get(key)]
+        if not changed:
+            return None
+        parts = [f"{key} {json.dumps(given.get(key))} (was {json.dumps(saved.get(key))})" for key in changed]
+        return f"Settings that differ from {path}: {', '.join(parts)}"
 
     def start(self, settings: RunSettings) -> None:
         """Write the settings; with `force`, delete the existing run first, except for the logs.

@@ -176,6 +176,8 @@ class Training(JointTraining):
         self._terminals = [output for output in (1, 2) if os.isatty(output)]
         self._has_bars = sys.stderr.isatty() and not is_silent
         self._progress = Progress(not self._has_bars and not is_silent)
+        if changes := run.changes(settings):
+            LOG.info(changes)
         self._start()
         self._restore_learning_team()
         for sampler in samplers:

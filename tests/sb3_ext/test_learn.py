@@ -498,7 +498,10 @@ def test_a_checkpoint_of_another_network_raises(
     before = content(finished)
     wider = config(tmp_path, network={"hidden_units": 33})
     assert main([wider, "--results-dir", str(finished), "--run-id", "old", "--resume"]) == 1
-    errors = capsys.readouterr().err
+    output, errors = capsys.readouterr()
+    (changes,) = (line for line in output.splitlines() if "Settings that differ from " in line)
+    assert str(finished / "old" / "configuration.yaml") in changes
+    assert "behaviors.Basic.network_settings.hidden_units 33 (was " in changes
     assert "Basic-300.zip is of another network or behavior" in errors
     assert errors.count("\n") == 1
     assert content(finished) == before
