@@ -28,11 +28,15 @@ _LONGEST_PAUSE = 300.0
 _CLOSED = (errno.EPIPE, errno.EIO)  # of a pipe, and of a terminal
 
 
+class OutputClosedError(UnityGymError):
+    """Raised at the first line that nobody can read; later lines are discarded."""
+
+
 def print_line(line: str, out: TextIO | None = None) -> None:
     """Print a line, above the progress bars if there are any.
 
     :param out: Output file; by default standard output.
-    :raises UnityGymError: If the output is closed; later lines are discarded.
+    :raises OutputClosedError: If the output is closed; later lines are discarded.
     """
     try:
         with tqdm.external_write_mode(file=sys.stdout):
@@ -41,7 +45,7 @@ def print_line(line: str, out: TextIO | None = None) -> None:
         if error.errno not in _CLOSED:
             raise
         discard_output(sys.stdout.fileno())
-        raise UnityGymError("stopped, as its output was closed: continue with --resume") from error
+        raise OutputClosedError("stopped, as its output was closed: continue with --resume") from error
 
 
 def discard_output(descriptor: int) -> None:

@@ -19,7 +19,7 @@ from stable_baselines3.common.utils import set_random_seed
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 from sb3_ext.child_processes import HANGUP, stop_signals
-from sb3_ext.console import LOG, Progress, block_text, console_logging, discard_output
+from sb3_ext.console import LOG, OutputClosedError, Progress, block_text, console_logging, discard_output
 from sb3_ext.curriculum import EnvironmentParameterManager
 from sb3_ext.experience import ROWS_PER_SAMPLER, Trajectories
 from sb3_ext.from_settings import build_model
@@ -199,10 +199,13 @@ class Training(JointTraining):
                 self._step()
             if not self._interrupted:
                 self._learn_the_last()
-        except Exception:
-            with suppress(UnityGymError):
+        except Exception as error:
+            if self._interrupted and isinstance(error, OutputClosedError):  # Ctrl-C also ends `tee`
                 self._finish(failed=True)
-            raise
+            else:
+                with suppress(UnityGymError):
+                    self._finish(failed=True)
+                raise
         else:
             self._finish()
         finally:
@@ -389,5 +392,6 @@ class Training(JointTraining):
             lines.append(self._records[name].finish(experience))
         self._write_status()
         self.is_saved = True
-        for line in lines:
-            LOG.info(line)
+        with suppress(*([OutputClosedError] if self._interrupted else [])):
+            for line in lines:
+                LOG.info(line)

@@ -258,7 +258,10 @@ def observe(fault: str, environment: str, folder: Path, timeout: float) -> Row:
 
 def strike(number: int) -> None:
     """Send a signal to the only player."""
-    children = {child: child.cmdline() for child in psutil.Process().children(recursive=True)}
+    children = {}
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # of an earlier test, and just ended
+            children[child] = child.cmdline()
     (player,) = (child for child, line in children.items() if "--mlagents-port" in line and "-c" not in line)
     player.send_signal(number)
     if number == signal.SIGKILL:
