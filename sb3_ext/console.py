@@ -29,7 +29,7 @@ _CLOSED = (errno.EPIPE, errno.EIO)  # of a pipe, and of a terminal
 
 
 class OutputClosedError(UnityGymError):
-    """Raised at the first line that nobody can read; later lines are discarded."""
+    """Raised at the first line after the output was closed; later lines are discarded."""
 
 
 def print_line(line: str, out: TextIO | None = None) -> None:
