@@ -52,20 +52,26 @@ def ignore_signals() -> None:
     """Ignore Ctrl-C, SIGTERM and SIGHUP from now on. The parent process ends this one after saving."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # of `starting_without_signals`
 
 
 @contextmanager
 def starting_without_signals() -> Iterator[None]:
     """Let a process that starts in this context ignore these signals at once, before `ignore_signals` runs.
 
-    As this process ignores them meanwhile, too, start it with little data.
+    Those that this process gets meanwhile arrive afterwards (on Windows they are lost, so start it with little data).
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if sys.platform != "win32":
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

@@ -25,6 +25,7 @@ from stable_baselines3 import PPO as PlainPPO  # noqa: N811
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sb3_ext import PPO
+from sb3_ext.child_processes import starting_without_signals
 from sb3_ext.files import write
 from sb3_ext.learn import main
 from sb3_ext.run_logs import Summary
@@ -668,6 +669,20 @@ def test_a_run_whose_terminal_is_closed_is_saved(tmp_path: Path, flags: list[str
     assert saved[-1] >= 100
     again = [config(tmp_path, max_steps=saved[-1] + 20), "--run-id", "closed", "--resume"]
     assert main([*again, "--results-dir", str(tmp_path / "results")]) == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_a_process_starts_arrives_afterwards(number: int) -> None:
+    received: list[int] = []
+    before = signal.signal(number, lambda number, _: received.append(number))
+    try:
+        with starting_without_signals():
+            os.kill(os.getpid(), number)
+            assert not received
+        assert received == [number]
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.parametrize("flags", [[], ["--num-envs", "2", "--num-workers", "2"]], ids=["here", "workers"])
