@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
 _END_TIMEOUT = 10  # seconds for an actor to end its players
 _PATIENCE = 30  # seconds until a line is printed about a sampler that no node has the resources for
 _HEAD_INTERVAL = 2  # seconds between checks of the head node
-_HEAD_PATIENCE = 20  # seconds without the head node until the run ends; Ray would end the process after 60
+_HEAD_PATIENCE = 20  # seconds without the head node until the run ends; by default, Ray ends the process after 60
 
 
 @contextmanager
