@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,14 +61,16 @@ def ignore_signals() -> None:
 def starting_without_signals() -> Iterator[None]:
     """Let a process that starts in this context ignore these signals at once, before `ignore_signals` runs.
 
-    Those that this process gets meanwhile arrive afterwards (on Windows they are lost, so start it with little data).
+    Those that this process gets meanwhile arrive afterwards.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    received: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in _SIGNALS}
     if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+        resource_tracker.ensure_running()  # whose start would lift the block
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # which the process inherits, unlike handlers
     try:
         yield
     finally:
@@ -75,3 +78,5 @@ def starting_without_signals() -> Iterator[None]:
             signal.signal(number, handler)
         if sys.platform != "win32":
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        for received_number in received:  # by another thread of this process, which does not block them
+            signal.raise_signal(received_number)

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -673,8 +674,13 @@ def test_a_run_whose_terminal_is_closed_is_saved(tmp_path: Path, flags: list[str
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_a_process_starts_arrives_afterwards(number: int) -> None:
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_signal_while_a_process_starts_arrives_afterwards(number: int, threads: int) -> None:
     received: list[int] = []
+    end = threading.Event()
+    others = [threading.Thread(target=end.wait) for _ in range(threads)]
+    for other in others:
+        other.start()
     before = signal.signal(number, lambda number, _: received.append(number))
     try:
         with starting_without_signals():
@@ -683,6 +689,7 @@ def test_a_signal_while_a_process_starts_arrives_afterwards(number: int) -> None
         assert received == [number]
     finally:
         signal.signal(number, before)
+        end.set()
 
 
 @pytest.mark.parametrize("flags", [[], ["--num-envs", "2", "--num-workers", "2"]], ids=["here", "workers"])
