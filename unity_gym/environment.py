@@ -519,7 +519,7 @@ class UnityEnvironment:
     def _require_reset(self) -> None:
         self._require_open()
         if not (self._is_launched and self._was_reset):
-            raise NotReadyError("step() before the first reset(): call reset()")
+            raise NotReadyError("this environment has not been reset: call reset() first")
 
     def _require_behavior(self, name: str) -> None:
         self._require_reset()

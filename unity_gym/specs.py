@@ -130,6 +130,9 @@ class ActionSpec(NamedTuple):
     continuous_size: int
     discrete_branches: tuple[int, ...]
 
+    def __str__(self) -> str:
+        return f"Continuous: {self.continuous_size}, Discrete: {self.discrete_branches}"
+
     @property
     def discrete_size(self) -> int:
         """The number of discrete branches."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from unity_gym.environment import UnityEnvironment as _UnityEnvironment
-from unity_gym.errors import ActionError, InvalidValueError
+from unity_gym.errors import ActionError, InvalidValueError, NotReadyError
 from unity_gym.player import EMBEDDED
 from unity_gym.registration import SCENES
 from unity_gym.side_channels import SideChannel
@@ -184,7 +184,7 @@ class UnityEnvironment(_UnityEnvironment, BaseEnv):
     def _require_behavior(self, name: str) -> None:
         try:
             super()._require_behavior(name)
-        except InvalidValueError as error:
+        except (InvalidValueError, NotReadyError) as error:
             raise ActionError(str(error)) from error  # scripts find out with it which behaviors a player has
 
 

@@ -17,6 +17,11 @@ try:
     raise AssertionError("the port is taken")
 except UnityWorkerInUseException:
     pass
+try:
+    first.get_steps("Basic?team=0")
+    raise AssertionError("there is no behavior before the first reset")
+except UnityActionException:
+    pass
 first.reset()
 name = list(first.behavior_specs)[0]
 try:

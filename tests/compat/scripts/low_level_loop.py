@@ -16,6 +16,7 @@ env.step()  # the first step of a new environment resets it
 behavior_name = list(env.behavior_specs)[0]
 spec = env.behavior_specs[behavior_name]
 assert spec.action_spec.is_continuous() and spec.action_spec.continuous_size == 2
+assert str(spec.action_spec) == "Continuous: 2, Discrete: ()"
 assert [len(sensor.shape) for sensor in spec.observation_specs] == [1]
 
 returns = []
