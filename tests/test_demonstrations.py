@@ -824,15 +824,31 @@ def test_the_broken_record_is_named(intact: bytes, change: Callable[[Any], None]
         load_bytes(_with_pair(intact, 4, change))
 
 
-def test_a_demonstration_that_was_never_closed_is_reported(tmp_path: Path) -> None:
+def test_the_whole_records_of_a_demonstration_that_was_never_closed_are_read(tmp_path: Path) -> None:
     spec = SPECS["3 channels"]
     writer = DemonstrationWriter(tmp_path / "ours.demo", "Behavior", spec)
-    for one in records(spec, lengths=(50,)):
+    part = tmp_path / "ours.demo.part"
+    every = records(spec, lengths=(30, 20))
+    for one in every:
         writer.add(**one)
-    with pytest.raises(DemonstrationError, match="killed before it closed the file"):
-        load(tmp_path / "ours.demo.part")
+    writer._file.flush()
+    with pytest.warns(UserWarning, match="killed before it closed the file: its 52 whole records are read, 0 bytes"):
+        unclosed = load(part)
     writer.close()
-    assert len(load(tmp_path)) == 50
+    closed = load(tmp_path)
+    assert len(unclosed) == len(closed) == 50
+    for mine, whole in zip(unclosed.observations, closed.observations, strict=True):
+        np.testing.assert_array_equal(mine, whole)
+    np.testing.assert_array_equal(unclosed.actions.discrete, closed.actions.discrete)
+    np.testing.assert_array_equal(unclosed.episodes, closed.episodes)
+    data = _with_header((tmp_path / "ours.demo").read_bytes(), number_steps=0)
+    with pytest.warns(UserWarning, match=r"its 51 whole records are read, \d\d+ bytes after them are not"):
+        assert len(load_bytes(data[:-3])) == 49
+    with pytest.warns(UserWarning, match="its 52 whole records are read, 4096 bytes"):
+        assert len(load_bytes(data + bytes(4096))) == 50
+    start = len(data) - len(_split(data, 33)[1])
+    with pytest.raises(DemonstrationError, match="9 bytes without a whole record"):
+        load_bytes(data[: start + 9])
 
 
 def test_wrong_arguments_are_reported(tmp_path: Path) -> None:

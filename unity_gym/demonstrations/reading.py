@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -103,17 +105,16 @@ class _Reader:
     def read(self, visual_dtype: str, uncompressed_layout: str, action_record: str, done_record: str) -> Demonstration:
         header = self._read_header()
         parameters, at = self._message(BrainParameters.FromString, BODY, "the behavior's parameters")
-        if header.number_steps < 1:
+        count = header.number_steps or self._count_records(at)
+        if count < 1:
             raise DemonstrationError(
-                f"{self.path}: the header counts {header.number_steps} records, and {len(self._data) - at} bytes of "
-                "records follow it: the program that wrote it was killed before it closed the file; record it again"
+                f"{self.path}: the header counts {header.number_steps} records, and {len(self._data) - at} bytes "
+                "without a whole record follow it: the program that wrote it was killed at the start; record it again"
             )
         offsets, pairs, parse = [], [], Record.FromString
-        for number in range(header.number_steps):
+        for number in range(count):
             if at == len(self._data):
-                raise self._damaged(
-                    at, f"the header counts {header.number_steps} records, the file ends after {number}"
-                )
+                raise self._damaged(at, f"the header counts {count} records, the file ends after {number}")
             if number == 0 and self._message(FlatRecord.FromString, at, "record 0")[0].stored_vector_actions:
                 parse = partial(_pair_of_flat_record, parameters)
             offsets.append(at)
@@ -141,6 +142,21 @@ class _Reader:
         return DemonstrationHeader(
             self.path, meta.demonstration_name, meta.number_steps, meta.number_episodes, meta.mean_reward
         )
+
+    def _count_records(self, at: int) -> int:
+        """Return the number of whole records from a byte on, where a program that was killed has counted none."""
+        count = 0
+        with contextlib.suppress(DemonstrationError):
+            while self._data[at : at + 1] not in (b"", b"\0"):  # zeros, which a crash may leave, are no record
+                _, at = self._message(bytes, at, "a record")
+                count += 1
+        if count:
+            warnings.warn(
+                f"the program that wrote {self.path} was killed before it closed the file: its {count} whole records "
+                f"are read, {len(self._data) - at} bytes after them are not",
+                stacklevel=4,
+            )
+        return count
 
     def _message(self, parse: Callable[[bytes], Any], at: int, what: str) -> tuple[Any, int]:
         """Return the length-delimited message at a byte, and the byte after it."""
