@@ -34,6 +34,10 @@ from unity_gym.specs import BehaviorSpec
 MLAGENTS_CHECKPOINT = "checkpoint.pt"
 """File name of the latest checkpoint of a behavior."""
 
+# Parts of names in the checkpoints of mlagents 0.24 and 0.25, with those of later versions.
+_NAMES_OF_0_25 = {"network_body.linear_encoder.": "network_body._body_endoder."}
+_NAMES_OF_0_24 = {"network_body.processors.": "network_body.observation_encoder.processors."}
+
 Tensors = dict[str, torch.Tensor]
 
 
@@ -81,7 +85,16 @@ def _tensors(module: Mapping[str, object]) -> Tensors:
     tensors = {name: value for name, value in module.items() if isinstance(value, torch.Tensor)}
     if len(tensors) < len(module):
         raise ValueError(f"{sorted(module.keys() - tensors)} are no tensors")
-    return tensors
+    older = dict(_NAMES_OF_0_25)
+    if not any("observation_encoder." in name for name in tensors):
+        older |= _NAMES_OF_0_24
+    return {_renamed(name, older): value for name, value in tensors.items()}
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    for older, newer in names.items():
+        name = name.replace(older, newer)
+    return name
 
 
 def load_actor(policy: AgentPolicy, checkpoint: MLAgentsCheckpoint) -> None:

@@ -574,6 +574,30 @@ def test_sac_starts_with_actor_and_critics_of_mlagents() -> None:
                 torch.testing.assert_close(value[:, 0], unity_q_value(checkpoint.path, number, inputs))
 
 
+@pytest.mark.parametrize("version", ["0.24", "0.25"])
+def test_the_names_of_older_versions_of_mlagents_are_read(version: str, tmp_path: Path) -> None:
+    path = MLAGENTS / "3DBall" / "3DBall" / "checkpoint.pt"
+    newest = read_mlagents_checkpoint(path)
+    modules = torch.load(path, weights_only=True)
+    for name in ("Policy", "Optimizer:critic"):
+        modules[name] = {
+            key.replace("_body_endoder.", "linear_encoder."): part
+            for key, part in modules[name].items()
+            if not key.startswith("network_body.processors.")
+        }
+        if version == "0.24":
+            modules[name] = {key.replace("observation_encoder.", ""): part for key, part in modules[name].items()}
+    torch.save(modules, tmp_path / "checkpoint.pt")
+    older = read_mlagents_checkpoint(tmp_path / "checkpoint.pt")
+    network = {"hidden_units": 8, "normalize": True}
+    policies = [policy_of(OnnxPolicy(MLAGENTS / "3DBall" / "3DBall.onnx").spec, network) for _ in range(2)]
+    for policy, checkpoint in zip(policies, (newest, older), strict=True):
+        load_actor(policy, checkpoint)
+        assert load_critic(policy, checkpoint, ["extrinsic"]) is None
+    for name, part in policies[0].state_dict().items():
+        torch.testing.assert_close(policies[1].state_dict()[name], part, rtol=0, atol=0)
+
+
 def unity_q_value(path: Path, number: int, inputs: torch.Tensor) -> torch.Tensor:
     """Return the values (n, 1) of one of the two critics of Unity's SAC, of observations and actions (n, 10).
 
