@@ -154,3 +154,41 @@ def test_the_gym_wrapper_resets_a_new_environment_as_often_as_unitys(tmp_path: P
         "    env.close()\n"
     )
     assert run("--scene", "Basic", "--areas", "1", str(script)).stdout == "2\n2\n"
+
+
+def test_an_aec_agent_has_a_turn_at_the_end_of_its_episode_and_one_at_the_start_of_the_next(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from mlagents_envs.environment import UnityEnvironment\n"
+        "from mlagents_envs.envs.unity_aec_env import UnityAECEnv\n"
+        "from mlagents_envs.envs.unity_parallel_env import UnityParallelEnv\n"
+        "low = UnityEnvironment('GridWorld', seed=1)\n"
+        "env = UnityAECEnv(low)\n"
+        "env.reset()\n"
+        "ends = 0\n"
+        "while ends < 3:\n"
+        "    agent = env.agent_selection\n"
+        "    observation, reward, done, info = env.last()\n"
+        "    if done:\n"
+        "        ends += 1\n"
+        "        decisions, terminals = low.get_steps('GridWorld?team=0')\n"
+        "        key = int(agent.rpartition('=')[2])\n"
+        "        assert (observation[0] == terminals[key].obs[0]).all() and reward == terminals[key].reward != 0\n"
+        "        assert info['interrupted'] is False and env.agents.count(agent) == 1\n"
+        "        env.step(None)\n"
+        "        assert env.agent_selection == agent and 'interrupted' in info\n"
+        "        observation, reward, done, info = env.last()\n"
+        "        assert (observation['observation'][0] == decisions[key].obs[0]).all() and reward == 0 and not done\n"
+        "        assert 'interrupted' not in info\n"
+        "    env.step(env.action_space(agent).sample())\n"
+        "game = UnityParallelEnv(low)\n"
+        "game.reset()\n"
+        "dones = dict.fromkeys(game.agents, False)\n"
+        "while not any(dones.values()):\n"
+        "    _, _, dones, _ = game.step({agent: game.action_space(agent).sample() for agent in game.agents})\n"
+        "game.step({agent: None if dones[agent] else game.action_space(agent).sample() for agent in game.agents})\n"
+        "env.close()\n"
+        "print('done')\n"
+    )
+    result = run("--scene", "GridWorld", str(script))
+    assert result.stdout == "done\n", result.stderr

@@ -1,8 +1,10 @@
 """`UnityParallelEnv` and `UnityAECEnv` with the four-value interface of `mlagents_envs` 1.x.
 
 An agent is called "<behavior>?agent_id=<id>". If its next episode starts in the message that ends the last one, the
-agent stays. Its observation is then the first one of the new episode, `done` is True, and the reward belongs to the
-ended episode. `info["terminal_observation"]` is the last observation of that episode.
+agent stays. In the parallel environment, its observation is then the first one of the new episode, `done` is True, and
+the reward belongs to the ended episode. `info["terminal_observation"]` is the last observation of that episode. In the
+AEC environment, the agent has two turns: one at the end of its episode, whose action is ignored, and the first one of
+the new episode.
 """
 
 from __future__ import annotations
@@ -198,13 +200,13 @@ class _MultiAgentWrapper:
         return not self._dones[agent] or "terminal_observation" in self._infos[agent]
 
     def _act(self, agent: str, action: Any) -> None:
-        """Store the action of an agent; the action of an ended one, None, is ignored.
+        """Store the action of an agent; an agent that ended takes None, also if its next episode has started.
 
         :raises ActionError: If the agent does not exist or the action is not in its space.
         """
         if agent not in self._dones:
             raise ActionError(f"no agent {agent!r} takes an action; these do: {self.agents}")
-        if not self._requests_decision(agent):
+        if not self._requests_decision(agent) or (action is None and self._dones[agent]):
             return
         behavior, row, space = _behavior(agent), self._rows[agent], self.action_space(agent)
         parts = list(action) if isinstance(space, spaces.Tuple) else [action]
@@ -267,11 +269,20 @@ class UnityAECEnv(_MultiAgentWrapper, AECEnv):  # type: ignore[misc]
 
     def _read(self) -> None:
         super()._read()
-        self._order, self._turn = list(self._live), 0
+        self._order, self._turn = [], 0
+        self._first_observations: dict[str, Any] = {}  # of the next episode, of the agents that have ended
+        for agent in self._live:
+            self._order.append(agent)
+            if "terminal_observation" in self._infos[agent]:
+                self._order.append(agent)
+                self._first_observations[agent] = self._observations[agent]
+                self._observations[agent] = self._infos[agent].pop("terminal_observation")
 
     def reset(self) -> None:
         """Start new episodes."""
         self._start()
+        self._order = list(self._live)
+        self._observations |= self._first_observations
 
     def observe(self, agent: str) -> Any:
         """Return observation, reward, done and info of an agent."""
@@ -291,7 +302,12 @@ class UnityAECEnv(_MultiAgentWrapper, AECEnv):  # type: ignore[misc]
         self._require_agents()
         agent = self.agent_selection
         self._act(agent, action)
-        if not self._requests_decision(agent):
+        if self._dones[agent] and agent in self._first_observations:
+            self._observations[agent] = self._first_observations[agent]
+            self._rewards[agent], self._dones[agent] = 0.0, False
+            self._infos[agent] = self._infos[agent] | {"group_reward": 0.0}
+            del self._infos[agent]["interrupted"]
+        elif self._dones[agent]:
             self._live.remove(agent)
         self._turn += 1
         if self._turn == len(self._order) and self._live:

@@ -10,7 +10,7 @@ for agent in env.agent_iter(600):
     observation, reward, done, info = env.last()
     total += reward
     ends += done
-    env.step(env.action_space(agent).sample())
+    env.step(None if done else env.action_space(agent).sample())
 assert total > 0 and ends > 0
 env.close()
 print("done")
