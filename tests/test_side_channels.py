@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import uuid
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from unity_gym.errors import ProtocolError, UnityGymError
+from unity_gym.errors import InvalidValueError, ProtocolError, UnityGymError
 from unity_gym.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
@@ -107,6 +109,20 @@ def test_engine_configuration(options: dict[str, float], payloads: list[bytes]) 
 def test_a_resolution_of_one_number_raises(half: dict[str, int]) -> None:
     with pytest.raises(UnityGymError, match="width and height must be given together"):
         EngineConfigurationChannel().set_configuration_parameters(**half)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"time_scale": 1e300}, "time_scale must be a number of at most 3.4e38, got 1e+300"),
+        ({"time_scale": "fast"}, "time_scale must be a number of at most 3.4e38, got 'fast'"),
+        ({"width": 80, "height": 2**31}, "height must be a whole number of at most 2147483647, got 2147483648"),
+        ({"quality_level": 0.5}, "quality_level must be a whole number of at most 2147483647, got 0.5"),
+    ],
+)
+def test_a_configuration_that_no_message_can_hold_raises(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=re.escape(message)):
+        EngineConfigurationChannel().set_configuration_parameters(**options)
 
 
 def test_environment_parameters() -> None:

@@ -101,8 +101,8 @@ class UnityEnvironment:
             raise InvalidValueError(f"visual_dtype must be 'float32' or 'uint8', got {visual_dtype!r}")
         if uncompressed_layout not in ("auto", "CHW", "HWC"):
             raise InvalidValueError(f"uncompressed_layout must be 'auto', 'CHW' or 'HWC', got {uncompressed_layout!r}")
-        if num_areas < 1:
-            raise UnityGymError(f"num_areas must be at least 1, got {num_areas}")
+        if not isinstance(num_areas, (int, np.integer)) or not 1 <= num_areas < 2**31:
+            raise InvalidValueError(f"num_areas must be a whole number from 1 to 2147483647, got {num_areas!r}")
         if not isinstance(timeout_wait, (int, float, np.number)) or not timeout_wait > 0:
             raise InvalidValueError(f"timeout_wait must be seconds above 0 (inf for no limit), got {timeout_wait!r}")
         wire_seed(seed)

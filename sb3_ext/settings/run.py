@@ -47,7 +47,7 @@ class EnvSettings(Block):
     """Training areas per player."""
     timeout_wait: Count = 60
     """Seconds to wait for a message of a player."""
-    seed: CountOrMinusOne = -1
+    seed: Annotated[CountOrMinusOne, Le(2**32 - 1)] = -1
     """Player i has the seed `seed + i`; -1: drawn at random."""
     max_lifetime_restarts: CountOrMinusOne = 10
     """Maximum number of restarts of failed players; -1: no limit."""

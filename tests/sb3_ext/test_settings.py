@@ -437,6 +437,7 @@ BROKEN = [
     ),
     (BALL.replace("@", "hyperparameters: {beta: 1}"), 2, f"{B}.trainer_type", "missing", "ppo, poca, sac, bc or fixed"),
     ("env_settings: {num_envs: 0}", 1, "env_settings.num_envs", "0", "of at least 1"),
+    ("env_settings: {seed: 4294967296}", 1, "env_settings.seed", "4294967296", "of at most 4294967295"),
     ("env_settings: {base_port: 65530, num_envs: 9}", 1, "env_settings.num_envs", "9", "end at 65535"),
     ("env_settings: {num_areas: -1}", 1, "env_settings.num_areas", "-1", "of at least 1"),
     ("engine_settings: {time_scale: -1}", 1, "engine_settings.time_scale", "-1", "above 0"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import uuid
 
-from unity_gym.errors import UnityGymError
+from unity_gym.errors import InvalidValueError, UnityGymError
 from unity_gym.side_channels.channel import OutgoingChannel
 from unity_gym.side_channels.messages import OutgoingMessage
 
@@ -35,19 +35,20 @@ class EngineConfigurationChannel(OutgoingChannel):
         :param target_frame_rate: Target number of frames per second; -1 for as many as possible.
         :param capture_frame_rate: Number of frames per simulated second.
         :raises UnityGymError: If only one of width and height is given.
+        :raises InvalidValueError: If a value is no number, or too large for the message.
         """
         if (width is None) != (height is None):
             raise UnityGymError(f"width and height must be given together, got width={width}, height={height}")
         if width is not None and height is not None:
-            self._send(0, struct.pack("<ii", width, height))
+            self._send(0, _packed("i", width=width) + _packed("i", height=height))
         if quality_level is not None:
-            self._send(1, struct.pack("<i", quality_level))
+            self._send(1, _packed("i", quality_level=quality_level))
         if time_scale is not None:
-            self._send(2, struct.pack("<f", time_scale))
+            self._send(2, _packed("f", time_scale=time_scale))
         if target_frame_rate is not None:
-            self._send(3, struct.pack("<i", target_frame_rate))
+            self._send(3, _packed("i", target_frame_rate=target_frame_rate))
         if capture_frame_rate is not None:
-            self._send(4, struct.pack("<i", capture_frame_rate))
+            self._send(4, _packed("i", capture_frame_rate=capture_frame_rate))
 
     def _send(self, kind: int, value: bytes) -> None:
         self._configuration[kind] = value
@@ -59,3 +60,13 @@ class EngineConfigurationChannel(OutgoingChannel):
         """Queue the whole configuration again."""
         for kind, value in self._configuration.items():
             self._send(kind, value)
+
+
+def _packed(code: str, **named: float) -> bytes:
+    """Return a named value as bytes, in the format with this code of `struct`."""
+    ((name, value),) = named.items()
+    try:
+        return struct.pack(f"<{code}", value)
+    except (struct.error, OverflowError, TypeError) as error:
+        limit = "a whole number of at most 2147483647" if code == "i" else "a number of at most 3.4e38"
+        raise InvalidValueError(f"{name} must be {limit}, got {value!r}") from error
