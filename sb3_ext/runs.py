@@ -59,7 +59,7 @@ from unity_gym.errors import UnityGymError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CONFIGURATION, _LOGS, _STATUS = "configuration.yaml", "run_logs", "training_status.json"
+CONFIGURATION, _LOGS, _STATUS, _TIMERS = "configuration.yaml", "run_logs", "training_status.json", "timers.json"
 
 
 def resolved_configuration(settings: RunSettings) -> dict[str, Any]:
@@ -197,11 +197,13 @@ class Run:
         return f"Settings that differ from {path}: {', '.join(parts)}"
 
     def start(self, settings: RunSettings) -> None:
-        """Write the settings; with `force`, delete the existing run first, except for the logs.
+        """Write the settings; with `force`, delete the existing run first, except for the players' logs.
 
         Also delete incomplete files of a run that was killed while it wrote them.
         """
         if self._is_new:
+            for name in (_STATUS, _TIMERS):
+                (self.logs / name).unlink(missing_ok=True)
             for entry in self._content():
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
@@ -282,7 +284,7 @@ class Run:
             seconds=round(seconds, 3),
         )
         write(self.logs / _STATUS, json.dumps(self._status, indent=2))
-        write(self.logs / "timers.json", json.dumps(timers, indent=2))
+        write(self.logs / _TIMERS, json.dumps(timers, indent=2))
 
     def draw(self, curves: dict[str, list[Summary]]) -> None:
         """Draw `learning_curve.png`: the mean reward of each behavior over its steps, ± one standard deviation."""

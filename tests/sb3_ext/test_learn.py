@@ -630,6 +630,29 @@ def test_force_starts_from_scratch(tmp_path: Path) -> None:
     assert steps(tmp_path / "twice" / "Basic") == [10]
 
 
+def test_a_run_that_is_killed_after_force_resumes_without_the_status_of_the_deleted_one(tmp_path: Path) -> None:
+    flags: dict[str, object] = {"checkpoint_settings.results_dir": str(tmp_path), "checkpoint_settings.run_id": "one"}
+    first_lesson = {"name": "first", "value": 1, "completion_criteria": {"behavior": "Basic"}}
+    lessons = [first_lesson, {"name": "last", "value": 2}]
+    tree = {"behaviors": {"Basic": {}}, "environment_parameters": {"size": {"curriculum": lessons}}}
+
+    def open_run(option: str | None) -> Run:
+        own = {} if option is None else {f"checkpoint_settings.{option}": True}
+        settings = loads(yaml.safe_dump(tree), flags={**flags, **own})
+        run = Run(settings)
+        run.start(settings)
+        return run
+
+    first = open_run(None)
+    first.lesson("size")["lesson_num"] = 1
+    first.write_status(60.0, {})
+    assert open_run("resume").lesson("size") == {"lesson_num": 1}
+    open_run("force")  # and is killed before its first checkpoint
+    resumed = open_run("resume")
+    assert resumed.lesson("size") == {}
+    assert resumed.seconds_before == 0
+
+
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     process = start(tmp_path, config(tmp_path, summary_freq=100), "--run-id", "stopped")
     await_line(process, "Step: 100.")
