@@ -177,7 +177,7 @@ def values(shape: dict[str, Any], bounds: list[Any]) -> str:
         return "list of texts" if item.get("type") == "string" else "list of pairs of numbers"
     kind = {"integer": "whole number", "number": "number", "boolean": "`true` or `false`", "string": "text"}
     signs = (("gt", ">"), ("ge", "≥"), ("le", "≤"), ("lt", "<"))
-    limits = [f"{sign} {getattr(bound, key):g}" for bound in bounds for key, sign in signs if hasattr(bound, key)]
+    limits = [f"{sign} {getattr(bound, key)}" for bound in bounds for key, sign in signs if hasattr(bound, key)]
     return f"{kind[shape['type']]} {', '.join(limits)}".rstrip()
 
 

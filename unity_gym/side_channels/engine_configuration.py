@@ -40,15 +40,15 @@ class EngineConfigurationChannel(OutgoingChannel):
         if (width is None) != (height is None):
             raise UnityGymError(f"width and height must be given together, got width={width}, height={height}")
         if width is not None and height is not None:
-            self._send(0, _packed("i", width=width) + _packed("i", height=height))
+            self._send(0, _packed("i", "width", width) + _packed("i", "height", height))
         if quality_level is not None:
-            self._send(1, _packed("i", quality_level=quality_level))
+            self._send(1, _packed("i", "quality_level", quality_level))
         if time_scale is not None:
-            self._send(2, _packed("f", time_scale=time_scale))
+            self._send(2, _packed("f", "time_scale", time_scale))
         if target_frame_rate is not None:
-            self._send(3, _packed("i", target_frame_rate=target_frame_rate))
+            self._send(3, _packed("i", "target_frame_rate", target_frame_rate))
         if capture_frame_rate is not None:
-            self._send(4, _packed("i", capture_frame_rate=capture_frame_rate))
+            self._send(4, _packed("i", "capture_frame_rate", capture_frame_rate))
 
     def _send(self, kind: int, value: bytes) -> None:
         self._configuration[kind] = value
@@ -62,9 +62,8 @@ class EngineConfigurationChannel(OutgoingChannel):
             self._send(kind, value)
 
 
-def _packed(code: str, **named: float) -> bytes:
-    """Return a named value as bytes, in the format with this code of `struct`."""
-    ((name, value),) = named.items()
+def _packed(code: str, name: str, value: float) -> bytes:
+    """Return a value as bytes, in the format with this code of `struct`; the name is for errors."""
     try:
         return struct.pack(f"<{code}", value)
     except (struct.error, OverflowError, TypeError) as error:
