@@ -20,7 +20,7 @@ _TURN = np.radians(3)  # per tick
 _MOVES = np.array([[0, 0, 0], [_SPEED, 0, 0], [-_SPEED, 0, 0], [0, 0, _TURN], [0, 0, -_TURN]])  # ahead, right, turn
 _MAX_STEP = 3000
 _STACKS = 3
-_MIDDLE = 0.015  # x of the room, m
+_MIDDLE = 0.015  # x of the ground from which the agent and the symbols are placed, m
 _AWAY = 1000.0  # m, depth of the hidden symbol below the room
 _GOAL_SIDE = 7.0  # m from the middle
 _SYMBOLS = ("O", "X")
@@ -111,7 +111,7 @@ class Hallway(Scene):
 
         side = np.where(rng.integers(2, size=n) == 0, _GOAL_SIDE, -_GOAL_SIDE)
         for thing in (_PAD, _SIGN):
-            shapes.center[0, rows, thing] = _MIDDLE + np.stack([side, -side], axis=1)
+            shapes.center[0, rows, thing] = np.stack([side, -side], axis=1)
         for _ in rows:
             self._count(correct=0, wrong=0)
 
