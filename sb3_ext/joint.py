@@ -268,6 +268,11 @@ class JointTraining:
             learner.update()
             self._publish(learner)
 
+    def _finish_update(self, learner: Learner) -> None:
+        """Wait for a running update, and publish its result."""
+        learner.model.finish_update()
+        self._publish(learner)
+
     def _learn_from_rest(self) -> None:
         """Train learners that have completed their timesteps on the last ones, once the outcomes are available."""
         for learner in self._learners.values():
@@ -287,8 +292,7 @@ class JointTraining:
         self._collect(Request({}, {}))
         self._learn_from_rest()
         for learner in self._learners.values():
-            learner.model.finish_update()
-            self._publish(learner)
+            self._finish_update(learner)
 
     def _change_team(self) -> None:
         """Switch the learning team if it is due, or if the current one has completed its timesteps."""

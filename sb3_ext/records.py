@@ -158,6 +158,7 @@ class BehaviorRecord:
             newest = self.curve.summaries[-1].mean_reward if self.curve.summaries else None
             # The checkpoint last, so that it is complete even if the run is killed in between.
             self.curve.save()
+            self._updates.complete()
             if self._keeps_replay_buffer:
                 self._checkpoints.save_replay_buffer(self.model)
             path = self._experience_file

@@ -74,12 +74,13 @@ class UpdateLog:
 
     :param path: Path of the file.
     :param until: Delete lines after this step, which will be repeated; None deletes all.
-    :param every: Gradient steps per line; a line has their means.
+    :param every: Maximum number of gradient steps per line; a line has their means.
     """
 
     def __init__(self, path: Path, until: int | None, every: int = 1) -> None:
         self._path, self._until, self._every = path, until, every
         self._next = 0  # `n_updates` of the next line
+        self._latest: tuple[int, float, int] = 0, 0.0, 0  # step, seconds and `n_updates` of the last records
         self._is_open = False
         self._values: dict[str, list[float]] = defaultdict(list)
 
@@ -104,8 +105,18 @@ class UpdateLog:
             self._start_file()
         for name, value in records.items():
             self._values[name].append(value)
-        if n_updates < self._next:
+        self._latest = step, seconds, n_updates
+        if n_updates >= self._next:
+            self.complete()
+
+    def complete(self) -> None:
+        """Write the line of the updates since the last one, if there are any.
+
+        :raises UnityGymError: If the file cannot be written.
+        """
+        if not self._values:
             return
+        step, seconds, n_updates = self._latest
         self._next = n_updates + self._every
         means = {name: float(np.mean(values)) for name, values in self._values.items()}
         self._values.clear()

@@ -327,6 +327,7 @@ class Training(JointTraining):
             record = self._records[learner.name]
             if record.is_checkpoint_due:
                 with self._timers("checkpoint"):
+                    self._finish_update(learner)
                     record.save(self._experience(learner))
                     self._write_status()
                     LOG.debug("Saved a checkpoint of %s at step %d", learner.name, learner.model.num_timesteps)
@@ -384,7 +385,7 @@ class Training(JointTraining):
             learner = self._learners[name]
             experience: list[Trajectories] = []
             try:
-                learner.model.finish_update()
+                self._finish_update(learner)
                 experience = self._experience(learner)
             except Exception:
                 if not failed:

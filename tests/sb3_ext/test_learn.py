@@ -26,6 +26,7 @@ from stable_baselines3 import PPO as PlainPPO  # noqa: N811
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sb3_ext import PPO
+from sb3_ext.checkpoints import read_checkpoint
 from sb3_ext.child_processes import starting_without_signals
 from sb3_ext.files import write
 from sb3_ext.learn import main
@@ -169,6 +170,38 @@ def test_a_run_writes_each_update_its_hyperparameters_and_its_times(tmp_path: Pa
     assert main([*arguments, "--resume"]) == 0
     assert [line["step"] for line in updates()] == [*range(60, 421, 60)]
     assert all("train/loss" in line for line in updates())
+
+
+def test_the_update_log_has_the_last_gradient_steps_of_sac(tmp_path: Path) -> None:
+    arguments = ["--results-dir", str(tmp_path), "--run-id", "noted"]
+    file = config(tmp_path, algorithm="sac", max_steps=400, checkpoint_interval=300)
+    assert main([file, *arguments]) == 0
+    assert_complete_update_log(tmp_path / "noted" / "Basic", 300, 400)
+
+
+def test_the_update_log_has_the_update_during_which_ctrl_c_arrives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = PPO._update
+
+    def interrupted(model: PPO, *arguments: Any) -> None:
+        if model._n_updates:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+        update(model, *arguments)
+
+    monkeypatch.setattr(PPO, "_update", interrupted)
+    assert main([config(tmp_path, threaded=True), "--results-dir", str(tmp_path), "--run-id", "noted"]) == 130
+    assert_complete_update_log(tmp_path / "noted" / "Basic")
+
+
+def assert_complete_update_log(folder: Path, *checkpoints: int) -> None:
+    """Check that the updates of each checkpoint, by default of the only one, are in the log."""
+    lines = [json.loads(line) for line in (folder / "updates.jsonl").read_text(encoding="utf-8").splitlines()]
+    for step in checkpoints or steps(folder):
+        state = read_checkpoint(folder / f"{folder.name}-{step}.zip").state
+        assert state is not None
+        assert state["counters"]["_n_updates"] in [line["train/n_updates"] for line in lines]
 
 
 def test_sac_logs_its_statistics_and_resumes_with_its_replay_buffer(
