@@ -182,6 +182,10 @@ class Agents(Protocol):
     def table(self) -> AgentTableLike:
         """Current observations and outcomes of the agents."""
 
+    @property
+    def are_current(self) -> bool:
+        """Whether nothing else has reset or stepped the environment; True if the environment does not count this."""
+
     def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
         """Let the rows with `requests_decision` act.
 
@@ -193,16 +197,23 @@ class UnityAgents:
     """Agents of a `UnityVecEnv`; each acts as soon as it requests a decision."""
 
     def __init__(self, env: UnityVecEnv) -> None:
-        self._env = env
+        self._env, self._changes = env, env.changes
 
     @property
     def table(self) -> AgentTable:
         """Agent table."""
         return self._env.table
 
+    @property
+    def are_current(self) -> bool:
+        """Whether nothing else has reset or stepped the environment."""
+        return self._changes == self._env.changes
+
     def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
         """Step each player once."""
-        return self._env.step_once(actions)
+        results = self._env.step_once(actions)
+        self._changes = self._env.changes
+        return results
 
 
 class VecEnvAgents:
@@ -217,6 +228,7 @@ class VecEnvAgents:
 
     def __init__(self, env: VecEnv, space: SpaceAdapter, observations: Any) -> None:
         self._env, self._space = env, space
+        self._changes = _changes_of(env)
         n = env.num_envs
         self.last_observations = observations
         self.observations = space.sensor_arrays(observations)
@@ -242,9 +254,15 @@ class VecEnvAgents:
         """The object itself."""
         return self
 
+    @property
+    def are_current(self) -> bool:
+        """Whether nothing else has reset or stepped a `UnityVecEnv` in wrappers; True for other environments."""
+        return self._changes == _changes_of(self._env)
+
     def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
         """Step the environment, and store the results in the arrays."""
         self.last_observations, rewards, dones, infos = self._env.step(self._space.actions(actions))
+        self._changes = _changes_of(self._env)
         self.observations = self._space.sensor_arrays(self.last_observations)
         self.reward = np.asarray(rewards, np.float32)
         self.terminated, self.truncated = dones.copy(), np.zeros(len(self), bool)
@@ -273,3 +291,7 @@ class VecEnvAgents:
     def _read_masks(self) -> None:
         if self._masked:
             self.action_mask = np.asarray(get_action_masks(self._env), bool).reshape(len(self), -1)
+
+
+def _changes_of(env: VecEnv) -> int:
+    return env.unwrapped.changes if isinstance(env.unwrapped, UnityVecEnv) else 0

@@ -8,8 +8,9 @@ import io
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import gymnasium as gym
@@ -341,6 +342,8 @@ class UnityAlgorithm(BaseAlgorithm):
                 "this model has no environment to learn on: call set_env(env) first, or load it with load(path, env)"
             )
         use_threads([update_size(self.policy, self.batch_size)], reserved=self.reserved_cores)
+        if self._agents is not None and not self._agents.are_current:
+            self._last_obs = None  # SB3 resets the environment then
         before = self._last_obs
         self._steps = _Steps()
         prepared = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
@@ -363,11 +366,9 @@ class UnityAlgorithm(BaseAlgorithm):
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )
         callback.on_training_start(locals(), globals())
-        try:
+        with self._learning():
             workers.learn(self, callback, log_interval)
-        finally:
-            self.end_learning()
-            self._agents = self._last_obs = None  # so that the next `learn` resets the environment
+        self._agents = self._last_obs = None  # so that the next `learn` resets the environment
         callback.on_training_end()
 
     def _start_collection(self) -> None:
@@ -510,6 +511,17 @@ class UnityAlgorithm(BaseAlgorithm):
         if self._replicas is not None:
             self._replicas.close()
         self._replicas, self.share = None, Share()
+
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        """End the learning with the context; after an exception in it, the next `learn` resets the environment."""
+        try:
+            yield
+        except BaseException:
+            self._agents = self._last_obs = None  # the last step, or the storing of its outcomes, may be incomplete
+            raise
+        finally:
+            self.end_learning()
 
     def end_learning(self) -> None:
         """Wait for a running update, and end the further processes."""

@@ -220,6 +220,11 @@ class BC(UnityAlgorithm):
             self._logger = configure_logger(self.verbose, self.tensorboard_log, tb_log_name, reset_num_timesteps)
         return total_timesteps, self._init_callback(callback, progress_bar)
 
+    def _start_collection(self) -> None:
+        super()._start_collection()
+        if self.teacher is not None:
+            self.teacher.start_episodes()
+
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
         callbacks = [*callback] if isinstance(callback, list) else [callback] if callback is not None else []
         return super()._init_callback([*callbacks, *([_Progress()] if progress_bar else [])])
@@ -242,10 +247,11 @@ class BC(UnityAlgorithm):
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )
         callback.on_training_start(locals(), globals())
-        if self.teacher is None:
-            self._learn_from_demonstrations(total_timesteps, callback, log_interval)
-        else:
-            self._learn_from_teacher(self.teacher, total_timesteps, callback, log_interval)
+        with self._learning():
+            if self.teacher is None:
+                self._learn_from_demonstrations(total_timesteps, callback, log_interval)
+            else:
+                self._learn_from_teacher(self.teacher, total_timesteps, callback, log_interval)
         callback.on_training_end()
         self.policy.set_training_mode(False)
         return self

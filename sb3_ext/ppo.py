@@ -608,10 +608,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
                 workers, total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
             )
             return self
-        try:
+        with self._learning():
             super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
-        finally:
-            self.end_learning()
         return self
 
     def _excluded_save_params(self) -> list[str]:

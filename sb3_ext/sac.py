@@ -612,13 +612,11 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )
         callback.on_training_start(locals(), globals())
-        try:
+        with self._learning():
             while self.num_timesteps < total_timesteps:
                 if not self.collect_rollouts(callback, log_interval):
                     break
                 self.train()
-        finally:
-            self.end_learning()
         callback.on_training_end()
         return self
 

@@ -61,6 +61,11 @@ class Teacher:
         self._count = self._trajectories = 0
         self._trajectory.fill(-1)
 
+    def start_episodes(self) -> None:
+        """Start new episodes of all agents, after a reset of the environment."""
+        self._starts.fill(True)
+        self._trajectory.fill(-1)
+
     def __len__(self) -> int:
         """Return the number of recorded decisions."""
         return self._count

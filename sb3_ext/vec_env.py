@@ -107,6 +107,8 @@ class UnityVecEnv(VecEnv):
         self._waits_for_all = wait_for == "all"
         self._has_warned = False
         self._is_at_start = True  # no step since the reset above
+        self.changes = 0
+        """Number of resets and steps so far."""
         self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
         self._started = time.monotonic()
         self._actions: ActionTuple = self._table.spec.action_spec.empty_action(n)
@@ -130,6 +132,7 @@ class UnityVecEnv(VecEnv):
 
     def reset(self) -> VecEnvObs:
         """Start new episodes of all agents, with the seed of `seed()` and the options of `set_options()`."""
+        self.changes += 1
         seed, options = self._seeds[0], self._options[0]
         if options:
             self._pool.set_environment_parameters(options)
@@ -206,6 +209,7 @@ class UnityVecEnv(VecEnv):
         self, advance: Callable[[Mapping[str, ActionTuple]], None], actions: ActionTuple
     ) -> tuple[Array, Array, list[dict[str, Any]]]:
         table = self._table
+        self.changes += 1
         self._is_at_start = False
         acting = table.requests_decision.copy()
         advance({self.behavior: actions})

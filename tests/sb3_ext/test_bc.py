@@ -252,6 +252,19 @@ def test_a_student_learns_from_its_teacher_while_the_teacher_acts() -> None:
     env.close()
 
 
+def test_each_reset_starts_the_episodes_of_the_teacher_again() -> None:
+    env = UnityVecEnv("Unity-Basic-v0", seed=0)
+    policy = Right()
+    model = BC("UnityPolicy", env, teacher=policy, teacher_steps_per_epoch=3, policy_kwargs=SMALL, device="cpu")
+    model.learn(3)
+    assert policy.memories == [1, 2, 3]
+    model.learn(6)  # the decisions of both trainings
+    assert policy.memories == [1, 2, 3, 1, 2, 3]
+    assert model.teacher is not None
+    assert model.teacher.recorded()[0].lengths.tolist() == [3, 3]
+    env.close()
+
+
 def test_record_off_adds_nothing_and_clear_empties() -> None:
     env = UnityVecEnv("Unity-Basic-v0", seed=0)
     model = BC("UnityPolicy", env, teacher=lambda seen: np.full(len(seen), 2), teacher_steps_per_epoch=10, device="cpu")

@@ -27,12 +27,14 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
 from sb3_ext import PPO, SAC, SB3_COMPAT, Curiosity, Extrinsic, OnnxPolicy, UnityVecEnv
+from sb3_ext.experience import TrajectoryBuffer
 from sb3_ext.policies import UnityPolicy
 from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.rollout import Rollout
 from stand_ins import all_sensors_player
 from stand_ins.toy_environments import HYBRID, SPACES, Bits, assert_the_same_predictions, make_toys
 from unity_gym.errors import InvalidValueError, UnityGymError
+from unity_gym.pool import PlayerPool
 
 EPSILON, BETA = 0.2, 0.01
 
@@ -420,6 +422,17 @@ class Once(BaseCallback):
             function, self.function = self.function, None
             function()
         return True
+
+
+class Stop(BaseCallback):
+    """A callback that stops the training at its n-th call."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def _on_step(self) -> bool:
+        return self.n_calls < self.calls
 
 
 def test_during_an_update_the_old_policy_predicts_and_saving_waits_for_the_new_one(
@@ -828,6 +841,54 @@ def test_agents_of_unity_are_each_waited_for_separately() -> None:
     assert len(model.ep_info_buffer) > 0
     mean, _ = evaluate_policy(model, env, n_eval_episodes=12, warn=False)
     assert np.isfinite(mean)
+    env.close()
+
+
+@pytest.mark.parametrize("kind", [PPO, SAC])
+@pytest.mark.parametrize(("owner", "method"), [(PlayerPool, "_read"), (TrajectoryBuffer, "_finish")])
+def test_learning_continues_after_ctrl_c_in_a_step(
+    kind: Any, owner: type, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C arrives while the state of a player is read, or while the outcomes of a step are stored."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    policy = "UnityPolicy" if kind is PPO else "UnitySACPolicy"
+    model = kind(policy, env, batch_size=32, buffer_size=96, seed=0, device="cpu")
+    model.learn(60)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model.learn(60, reset_num_timesteps=False)
+    updates, steps = model._n_updates, model.num_timesteps
+    model.learn(240, reset_num_timesteps=False)
+    assert model.num_timesteps == steps + 240
+    assert model._n_updates > updates
+    env.close()
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_episodes_start_again_after_an_evaluation_in_the_environment_of_the_training(wrapped: bool) -> None:
+    env: Any = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    network = {"memory_size": 8, "sequence_length": 4}
+    model = PPO(
+        "UnityPolicy", VecMonitor(env) if wrapped else env, buffer_size=600, batch_size=32, time_horizon=None,
+        policy_kwargs=network, seed=0, device="cpu",
+    )  # fmt: skip
+    model.learn(1000, Stop(5))
+    assert env.changes == 6  # the reset, and 5 steps
+    model.learn(1000, Stop(5), reset_num_timesteps=False)
+    assert env.changes == 11  # the running episodes continue
+    evaluate_policy(model, env, 1, warn=False)
+    changes = env.changes
+    model.learn(1000, Stop(1), reset_num_timesteps=False)
+    assert env.changes == changes + 2
+    collected = model.collector.take(include_open=True)
+    assert collected is not None
+    assert collected.lengths.max() == 1  # no decision before the evaluation precedes these
+    assert not collected.decisions["memory"].any()
     env.close()
 
 
