@@ -17,6 +17,7 @@ from sb3_ext.experience import Trajectories
 from sb3_ext.networks.body import Encoding, Inputs, as_floats
 from unity_gym.specs import Array
 
+_SEQUENCES_AT_ONCE = 4096  # of all observations
 _BYTES_AT_ONCE = 4_000_000  # of observations that are sampled at once
 _STATE = ("length", "position", "seen", "sequence_length")  # content of a file in addition to the arrays
 
@@ -92,6 +93,13 @@ class ReplayBuffer:
         In the padding, all actions are allowed, as a distribution needs at least one.
         """
         return np.ones(shape, dtype) if name == "mask" else np.zeros(shape, dtype)
+
+    def observations(self) -> Iterator[list[Array]]:
+        """Yield the observations of all stored decisions in parts, each a list of one array (n, *shape) per sensor."""
+        for start in range(0, self._filled, _SEQUENCES_AT_ONCE):
+            part = slice(start, min(start + _SEQUENCES_AT_ONCE, self._filled))
+            inside = np.arange(self.sequence_length) < self._length[part, np.newaxis]
+            yield [self._arrays[f"observation_{index}"][part, :-1][inside] for index in range(self._sensors)]
 
     def sample(self, size: int, device: torch.device | str = "cpu") -> ReplayBatch:
         """Sample `size` decisions in whole sequences.

@@ -7,7 +7,7 @@ import math
 import os
 import pathlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -31,6 +31,7 @@ from sb3_ext.rollout import as_tensor
 from sb3_ext.sac_policy import POLICY_ALIASES, UnitySACPolicy
 from sb3_ext.sb3_names import SAC_NAMES, Names
 from unity_gym.errors import InvalidValueError, UnityGymError
+from unity_gym.specs import Array
 
 SelfSAC = TypeVar("SelfSAC", bound="SAC")
 
@@ -429,12 +430,17 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     def _update_normalization(self, unseen: list[Trajectories]) -> None:
         """Add the observations of trajectories to the running statistics.
 
-        `join` orders them by row, so that rounding does not depend on the number of parts.
+        The first statistics are those of the whole replay buffer, which may be a loaded one. `join` orders trajectories
+        by row, so that rounding does not depend on the number of parts.
         """
-        if unseen:
+        parts: Iterable[list[Array]] = []
+        if self.policy.has_fresh_normalization:
+            parts = self.replay_buffer.observations()
+        elif unseen:
             joined = Trajectories.join(unseen)
-            observations = [joined.decisions[f"observation_{index}"] for index in range(joined.sensors)]
-            sensors = [as_tensor(array, self.device) for array in observations]
+            parts = [[joined.decisions[f"observation_{index}"] for index in range(joined.sensors)]]
+        for part in parts:
+            sensors = [as_tensor(array, self.device) for array in part]
             self.policy.body.update_normalization(sensors)
             for signal in self._signals():
                 signal.update_normalization(sensors)

@@ -467,6 +467,29 @@ def test_learning_continues_from_model_and_replay_buffer_as_if_never_interrupted
     env.close()
 
 
+@pytest.mark.parametrize("memory", [0, 8])
+def test_the_first_statistics_have_the_observations_of_a_loaded_replay_buffer(memory: int, tmp_path: Path) -> None:
+    network = {"normalize": True, "hidden_units": 8, "memory_size": memory, "sequence_length": 4}
+    model = SAC(
+        "UnitySACPolicy", make_toys(HYBRID), batch_size=16, buffer_init_steps=100, policy_kwargs=network, device="cpu"
+    )
+    model.learn(90)
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "buffer.npz")
+    loaded = SAC.load(tmp_path / "model", make_toys(HYBRID), device="cpu")
+    loaded.load_replay_buffer(tmp_path / "buffer.npz")
+    for each in (model, loaded):
+        each.set_env(make_toys(HYBRID))
+        each.set_random_seed(1)
+        each.learn(60, reset_num_timesteps=False)
+    first, second = (each.policy.body.normalization for each in (model, loaded))
+    assert first is not None
+    assert second is not None
+    assert first.count == second.count == 1 + model.replay_buffer.seen
+    torch.testing.assert_close(second.mean, first.mean)
+    torch.testing.assert_close(second.squares, first.squares)
+
+
 @pytest.mark.parametrize("threaded", [False, True])
 @pytest.mark.parametrize(("init", "per_update", "per_signal"), [(0, 10, 5), (90, 4, 8), (0, 0.5, 1), (0, 7.5, 7.5)])
 def test_updates_are_as_frequent_as_configured(init: int, per_update: float, per_signal: float, threaded: bool) -> None:
