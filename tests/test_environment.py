@@ -291,6 +291,13 @@ def test_discrete_actions_are_whole_numbers_of_any_type(dtype: type) -> None:
     assert actions.discrete.tolist() == [[0, 1]]
 
 
+def test_random_actions_are_those_of_unitys_package_for_a_seed_of_numpy() -> None:
+    np.random.seed(3)  # noqa: NPY002  # as scripts do
+    action = ActionSpec(1, (3, 4)).random_action(3)
+    np.testing.assert_array_equal(action.continuous.round(4), np.float32([[0.1016], [0.4163], [-0.4182]]))
+    assert action.discrete.tolist() == [[0, 3], [1, 2], [1, 3]]
+
+
 @pytest.mark.parametrize("action", [-1, 3])
 def test_discrete_actions_outside_their_branch_raise(action: int) -> None:
     with pytest.raises(ActionError, match=r"outside its branches \(3,\)"):

@@ -153,12 +153,17 @@ class ActionSpec(NamedTuple):
         )
 
     def random_action(self, n_agents: int, rng: np.random.Generator | None = None) -> ActionTuple:
-        """Return uniform actions for `n_agents` agents, from `rng` or a new generator; action masks are ignored."""
-        rng = rng or np.random.default_rng()
-        return ActionTuple(
-            rng.uniform(-1, 1, (n_agents, self.continuous_size)).astype(np.float32),
-            rng.integers(0, self.discrete_branches, (n_agents, self.discrete_size), dtype=np.int32),
-        )
+        """Return uniform actions for `n_agents` agents; action masks are ignored.
+
+        :param rng: Generator of the random numbers; by default numpy's global one, which `numpy.random.seed` seeds.
+        """
+        uniform = np.random.uniform if rng is None else rng.uniform
+        integers = np.random.randint if rng is None else rng.integers
+        action = self.empty_action(n_agents)
+        action.continuous[:] = uniform(-1, 1, action.continuous.shape)
+        for branch, size in enumerate(self.discrete_branches):
+            action.discrete[:, branch] = integers(0, size, n_agents)
+        return action
 
     def validate(self, action: ActionTuple, n_agents: int, behavior: str) -> None:
         """Check an action's shape and values against this specification.
