@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unity_gym.errors import ActionError, InvalidValueError
-from unity_gym.spaces import ObservationLayout, action_space, action_tuple
+from unity_gym.spaces import ObservationLayout, action_space, action_tuple, single_action_tuple
 from unity_gym.specs import ActionSpec, Array, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 INFINITE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -213,6 +213,7 @@ def test_a_behavior_without_actions_raises_with_a_remedy() -> None:
     [
         (ActionSpec(2, ()), np.zeros((3, 1)), r"continuous actions of 4 agents .* \(4, 2\), got \(3, 1\)"),
         (ActionSpec(2, ()), np.zeros(4), r"\(4, 2\), got \(4,\)"),
+        (ActionSpec(2, ()), [[0.0, 0.0]] * 3 + [[0.0]], r"\(4, 2\), got rows of different shapes"),
         (ActionSpec(0, (3,)), np.zeros((4, 2), int), r"discrete actions of 4 agents .* \(4, 1\), got \(4, 2\)"),
         (ActionSpec(0, (3,)), np.full(4, 0.5), "no branch with the index 0.5"),
         (ActionSpec(0, (3,)), np.array(["a"] * 4), "integer array.*<U1"),
@@ -224,3 +225,9 @@ def test_a_behavior_without_actions_raises_with_a_remedy() -> None:
 def test_actions_that_do_not_fit_raise_with_the_expected_space(spec: ActionSpec, actions: Any, message: str) -> None:
     with pytest.raises(ActionError, match=message):
         action_tuple(spec, actions, 4)
+
+
+@pytest.mark.parametrize("action", [([0.0, 0.0], 1), {"continuous": [0.0, [0.0]], "discrete": 1}, [0.0, 0.0, 1]])
+def test_one_agents_action_that_does_not_fit_raises_with_the_space(action: Any) -> None:
+    with pytest.raises(ActionError, match=r"the action must fit Dict\('continuous': Box.*, 'discrete': Discrete"):
+        single_action_tuple(ActionSpec(2, (2,)), action)

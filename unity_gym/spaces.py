@@ -176,21 +176,26 @@ def single_action_tuple(spec: ActionSpec, action: Any) -> ActionTuple:
 
     :raises ActionError: If the action does not fit, see `action_tuple`.
     """
-    one_row = (
-        {key: np.asarray(part)[np.newaxis] for key, part in action.items()}
-        if isinstance(action, dict)
-        else np.asarray(action)[np.newaxis]
-    )
     try:
+        one_row = (
+            {key: np.asarray(part)[np.newaxis] for key, part in action.items()}
+            if isinstance(action, dict)
+            else np.asarray(action)[np.newaxis]
+        )
         return action_tuple(spec, one_row, 1)
-    except ActionError:  # its shapes are those of rows
+    except (ActionError, ValueError):  # its shapes are those of rows; numpy makes no array of ragged lists
         raise ActionError(f"the action must fit {action_space(spec)}, got {action!r}") from None
 
 
 def _action_array(part: Any, n: int, width: int, kind: str) -> Array:
     if part is None:
         return np.zeros((n, 0), np.float32 if kind == "continuous" else np.int32)
-    array = np.asarray(part)
+    try:
+        array = np.asarray(part)
+    except ValueError as error:
+        raise ActionError(
+            f"{kind} actions of {n} agents have the shape ({n}, {width}), got rows of different shapes: {error}"
+        ) from error
     if array.shape == (n,) and width == 1:
         array = array[:, np.newaxis]
     if array.shape != (n, width):
