@@ -192,3 +192,21 @@ def test_an_aec_agent_has_a_turn_at_the_end_of_its_episode_and_one_at_the_start_
     )
     result = run("--scene", "GridWorld", str(script))
     assert result.stdout == "done\n", result.stderr
+
+
+def test_a_library_that_needs_gymnasiums_interface_gets_an_error_with_a_remedy(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gymnasium as gym\n"
+        "from mlagents_envs.environment import UnityEnvironment\n"
+        "from mlagents_envs.envs.unity_gym_env import UnityToGymWrapper\n"
+        "env = UnityToGymWrapper(UnityEnvironment('Basic'))\n"
+        "vector_env = gym.vector.SyncVectorEnv([lambda: env])\n"
+        "try:\n"
+        "    vector_env.reset(seed=1)\n"
+        "finally:\n"
+        "    env.close()\n"
+    )
+    result = run("--scene", "Basic", "--areas", "1", str(script))
+    assert "UnityGymException: reset() must be called without arguments, got seed" in result.stderr
+    assert "gymnasium.make('Unity-v0', file_name=...)" in result.stderr

@@ -113,11 +113,19 @@ class UnityToGymWrapper(gym.Env[Any, Any]):
             _logger.warning("%s has several observations; pass allow_multiple_obs=True to get all of them", self.name)
         return parts[0]
 
-    def reset(self) -> Any:  # type: ignore[override]
+    def reset(self, **keywords: Any) -> Any:
         """Start a new episode and return its first observation.
 
-        :raises UnityGymException: If the agent has another behavior now, or there are several.
+        :param keywords: None are accepted; libraries for Gymnasium pass `seed`.
+        :raises UnityGymException: If the agent has another behavior now, there are several, or keywords are passed.
         """
+        if keywords:
+            raise UnityGymException(
+                f"reset() must be called without arguments, got {', '.join(keywords)}: UnityToGymWrapper has the "
+                "interface of Gym before version 0.26, and the caller needs Gymnasium's, as Stable-Baselines3 from "
+                "version 2 on. Replace the wrapper by gymnasium.make('Unity-v0', file_name=...), or "
+                "gymnasium.make('Unity-3DBall-v0') for an embedded scene"
+            )
         self._env.reset()
         decisions = self._env.get_steps(self.name)[0]
         self._require_one_agent(decisions)
