@@ -73,6 +73,7 @@ class OnnxPolicy:
         self._seed = seed
         self._rng = np.random.default_rng(seed)
         self._model = self._read()
+        _remove_empty_inputs(self._model.graph)
         _put_agents_first(self._model.graph)
         self._session = self._start_session(self._model)
         self._noiseless: Any = None
@@ -280,6 +281,7 @@ class OnnxPolicy:
         :param state: Recurrent state that the last call returned; None at the start, and without recurrence.
         :param episode_start: Agents whose recurrent state is reset, bool (n,).
         :param deterministic: Return the most likely actions. Files without this output are run without their noise.
+            That output of Unity's SAC lacks the tanh, as in Unity: continuous actions may be outside [-1, 1].
         :param action_masks: Action masks, bool (n, sum of branches), True = allowed.
         :return: Actions, and the recurrent state for the next call.
         :raises ValueError: If the observation does not have the shape of the observation space.
@@ -400,6 +402,18 @@ def _fits(declared: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
 def _floats(array: Array) -> Array:
     """Return the array as float32, with images in `[0, 1]`, as the inputs require."""
     return array.astype(np.float32) / 255 if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
+
+
+def _remove_empty_inputs(graph: onnx.GraphProto) -> None:
+    """Remove the unread inputs without values, which the exporter of newer torch keeps.
+
+    These are the masks of a behavior without branches and the recurrent state of a policy without memory.
+    """
+    read = {name for node in graph.node for name in node.input}
+    for entry in list(graph.input):
+        sizes = [size.dim_value for size in entry.type.tensor_type.shape.dim if size.HasField("dim_value")]
+        if 0 in sizes and entry.name not in read:
+            graph.input.remove(entry)
 
 
 def _put_agents_first(graph: onnx.GraphProto) -> None:

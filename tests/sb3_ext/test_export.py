@@ -515,6 +515,24 @@ def test_the_recurrent_state_of_older_files_has_a_row_per_agent(tmp_path: Path) 
         np.testing.assert_allclose(states[1], states[0], atol=1e-6)
 
 
+def test_unread_inputs_without_values_are_not_required(tmp_path: Path) -> None:
+    """The exporter of newer torch keeps the masks of no branches and the state of no memory in Unity's files."""
+    one = make_policy([sensor(5)], CONTINUOUS, {})
+    path = tmp_path / "model.onnx"
+    export_onnx(one, path)
+    expected = OnnxPolicy(path)
+    model = onnx.load(path)
+    for name, shape in (("action_masks", ["batch", 0]), ("recurrent_in", ["batch", 1, 0])):
+        model.graph.input.append(onnx.helper.make_tensor_value_info(name, FLOAT, shape))
+    onnx.save(model, tmp_path / "newer.onnx")
+    newer = OnnxPolicy(tmp_path / "newer.onnx")
+    assert newer.memory_size == 0
+    assert newer.spec == expected.spec
+    (vector,) = observations_of(one, 4, 0)
+    actions = [policy.predict(vector, deterministic=True)[0] for policy in (newer, expected)]
+    np.testing.assert_array_equal(*actions)
+
+
 EXPORTS = Path(__file__).parent / "exports"
 ENTITIES_SPEC = BehaviorSpec([sensor(5, 4), sensor(3)], ActionSpec(2, (3,)))
 
