@@ -32,6 +32,7 @@ from unity_gym.specs import (
 
 _VERSIONS = (2, 3)
 _MASKS, _MEMORY_IN, _MEMORY_OUT = "action_masks", "recurrent_in", "recurrent_out"
+_LOST_MEMORY = "memories"  # input of recurrent files before mlagents 0.25
 _CONSTANTS = (
     *("version_number", "memory_size", "continuous_action_output_shape", "discrete_action_output_shape"),
     *("is_continuous_control", "action_output_shape"),  # of files without hybrid actions
@@ -83,6 +84,11 @@ class OnnxPolicy:
         self.version, self.memory_size = (int(self._constants[name][0]) for name in _CONSTANTS[:2])
         if self.version not in _VERSIONS:
             raise self._error(f"is of version {self.version}; known are {_VERSIONS}: export it again with ML-Agents")
+        if _LOST_MEMORY in self._inputs:
+            raise self._error(
+                "reads a recurrent state and does not return the next one, as files of mlagents before 0.25: "
+                "export it again with a later version"
+            )
         self._action_outputs = self._find_action_outputs()
         self.observation_space, self.action_space, unity = self._form(env, spec, observations)
         self._adapter = SpaceAdapter(self.observation_space, self.action_space, unity)

@@ -515,6 +515,19 @@ def test_the_recurrent_state_of_older_files_has_a_row_per_agent(tmp_path: Path) 
         np.testing.assert_allclose(states[1], states[0], atol=1e-6)
 
 
+def test_recurrent_files_that_do_not_return_their_state_raise(tmp_path: Path) -> None:
+    model = onnx.load(Path(__file__).parent / "mlagents" / "Hallway" / "Hallway.onnx")
+    for value in [*model.graph.input, *model.graph.node]:
+        if isinstance(value, onnx.NodeProto):
+            value.input[:] = ["memories" if name == "recurrent_in" else name for name in value.input]
+        elif value.name == "recurrent_in":
+            value.name = "memories"
+    model.graph.output.remove(next(output for output in model.graph.output if output.name == "recurrent_out"))
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(UnityGymError, match=r"model\.onnx reads a recurrent state and does not return .* before 0\.25"):
+        OnnxPolicy(tmp_path / "model.onnx")
+
+
 def test_unread_inputs_without_values_are_not_required(tmp_path: Path) -> None:
     """The exporter of newer torch keeps the masks of no branches and the state of no memory in Unity's files."""
     one = make_policy([sensor(5)], CONTINUOUS, {})
