@@ -32,6 +32,7 @@ from sb3_ext.settings.blocks import (
     Fraction,
     NotNegative,
     Number,
+    PathText,
     Positive,
     Schedule,
     Text,
@@ -216,7 +217,7 @@ class Curiosity(RewardSignal):
 class GAIL(RewardSignal):
     """Reward for acting as in demonstrations."""
 
-    demo_path: Text
+    demo_path: PathText
     """A `.demo` file or a folder of such files."""
     learning_rate: Positive = 3e-4
     """Learning rate of the discriminator."""
@@ -318,7 +319,7 @@ class RewardSignals(Block):
 class BehavioralCloning(Block):
     """Behavioral cloning in addition to the reward; with `steps` 0 during the whole run."""
 
-    demo_path: Text
+    demo_path: PathText
     """A `.demo` file or a folder of such files."""
     steps: CountOrZero = 0
     """Timesteps over which the strength decreases to 0; 0: constant strength."""
@@ -347,7 +348,7 @@ class SelfPlay(Block):
     """Probability that the opponent is the current policy."""
     initial_elo: Number = 1200.0
     """Rating at the start."""
-    opponents: list[Text] = Field(default=[])
+    opponents: list[PathText] = Field(default=[])
     """ONNX files of the behavior that play in addition to the snapshots."""
 
 
@@ -362,7 +363,7 @@ class BehaviorSettings(Block):
     """Networks of policy and critic."""
     reward_signals: RewardSignals = RewardSignals(extrinsic=RewardSignal())
     """Rewards to maximize."""
-    init_path: Text | None = None
+    init_path: PathText | None = None
     """Checkpoint with the initial weights of the networks."""
     keep_checkpoints: Whole = 5
     """Number of checkpoints to keep; 0 or less: all."""
@@ -445,7 +446,7 @@ class BCSettings(BehaviorSettings):
 
     trainer_type: Literal["bc"] = "bc"
     hyperparameters: BCHyperparameters = BCHyperparameters()
-    demo_path: Text | None = None
+    demo_path: PathText | None = None
     """A `.demo` file or a folder of such files."""
     teacher: Text | None = None
     """Behavior of the scene that is the teacher, instead of demonstrations."""
@@ -456,7 +457,7 @@ class FixedSettings(BehaviorSettings):
 
     trainer_type: Literal["fixed"] = "fixed"
     hyperparameters: Hyperparameters = Hyperparameters()
-    policy: Text
+    policy: PathText
     """An `.onnx` file, or `module:function`."""
     deterministic: Flag = False
     """Always take the most likely action."""

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from typing_extensions import Self
 
@@ -70,6 +79,8 @@ Number = Annotated[float, BeforeValidator(finite_number)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, BeforeValidator(_text)]
+PathText = Annotated[Text, AfterValidator(os.path.expanduser)]
+"""Path of a file or folder, also with `~` for the home folder."""
 
 Positive = Annotated[Number, Gt(0)]
 NotNegative = Annotated[Number, Ge(0)]

@@ -17,6 +17,7 @@ from sb3_ext.settings.blocks import (
     CountOrZero,
     Flag,
     NotNegative,
+    PathText,
     Positive,
     Text,
     Whole,
@@ -128,7 +129,7 @@ class CheckpointSettings(Block):
     """Delete the run of this name and start from scratch."""
     inference: Flag = False
     """Act without training."""
-    results_dir: Text = "results"
+    results_dir: PathText = "results"
     """Folder for the folders of all runs."""
 
 

@@ -47,7 +47,7 @@ def sweep_file(name: str) -> Path:
 
 
 def _file(name: str, names: list[str], requirement: str) -> Path:
-    path = Path(name)
+    path = Path(name).expanduser()
     if path.suffix in (".yaml", ".yml") or path.exists():
         return path
     if name not in names:

@@ -28,6 +28,7 @@ from sb3_ext.settings import (
     load,
     loads,
 )
+from sb3_ext.settings.shipped import configuration_file
 
 ROOT = Path(__file__).resolve().parents[2]
 OFFICIAL = ROOT / "../shared/facts/hyperparameters.json"
@@ -554,6 +555,25 @@ def test_an_error_names_file_line_key_path_value_and_remedy(
     assert remedy in message
     assert "\n" not in message, "one mistake is one line"
     assert "pydantic" not in message
+
+
+def test_a_tilde_stands_for_the_home_folder_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    text = (
+        "behaviors: {Ball: {init_path: ~/a.zip, behavioral_cloning: {demo_path: ~/b.demo}, "
+        "reward_signals: {gail: {demo_path: ~/c.demo}}, self_play: {opponents: [~/d.onnx]}}}"
+    )
+    settings = loads(text, flags={"checkpoint_settings.results_dir": "~/results"})
+    ball = settings.behavior("Ball")
+    assert settings.checkpoint_settings.results_dir == str(tmp_path / "results")
+    assert ball.init_path == str(tmp_path / "a.zip")
+    assert ball.behavioral_cloning is not None
+    assert ball.behavioral_cloning.demo_path == str(tmp_path / "b.demo")
+    assert dict(ball.reward_signals.items())["gail"].demo_path == str(tmp_path / "c.demo")
+    assert ball.self_play is not None
+    assert ball.self_play.opponents == [str(tmp_path / "d.onnx")]
+    assert configuration_file("~/my.yaml") == tmp_path / "my.yaml"
 
 
 def test_at_least_forty_errors_are_covered() -> None:
