@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import uuid
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,10 @@ def test_a_file_that_cannot_be_launched_raises_with_its_path(tmp_path: Path) -> 
     path.chmod(0o644)
     with pytest.raises(PlayerError, match=r"not executable.*chmod \+x"):
         UnityEnvironment(path)
+    with zipfile.ZipFile(tmp_path / "game.zip", "w") as archive:
+        archive.write(path)
+    with pytest.raises(PlayerError, match=r"game.zip' is an archive: .*game\.zip\. Unpack it, and give the path of"):
+        UnityEnvironment(tmp_path / "game.zip")
     with pytest.raises(PlayerError, match="is a folder"):
         UnityEnvironment(tmp_path)
 

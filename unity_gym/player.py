@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import uuid
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -125,6 +126,11 @@ def player_command(file_name: str) -> list[str]:
         if not executable.is_file():
             continue
         if not os.access(executable, os.X_OK):
+            if zipfile.is_zipfile(executable):
+                raise PlayerError(
+                    f"Player {file_name!r} is an archive: {executable}. Unpack it, and give the path of the executable "
+                    "inside."
+                )
             raise PlayerError(
                 f"Player {file_name!r} is not executable: {executable}. Allow it with: "
                 f"chmod +x {shlex.quote(str(executable))}"
