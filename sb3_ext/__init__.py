@@ -85,9 +85,8 @@ _MODULES = {
     "Workers": "workers",
 }
 
-_missing = [
-    name for name in ("torch", "stable_baselines3", "sb3_contrib", "pydantic", "onnx") if find_spec(name) is None
-]
+_EXTRA = ("torch", "stable_baselines3", "sb3_contrib", "pydantic", "yaml", "onnx", "matplotlib", "tensorboard", "tqdm")
+_missing = [name for name in _EXTRA if find_spec(name) is None]
 if _missing:
     raise ModuleNotFoundError(f"sb3_ext needs {', '.join(_missing)}: install the extra, pip install 'unity-gym[sb3]'")
 

@@ -32,3 +32,14 @@ def test_the_classes_of_the_package_are_imported_on_first_use() -> None:
         assert getattr(sb3_ext, name) is getattr(module, name)
     with pytest.raises(AttributeError, match="module 'sb3_ext' has no attribute 'Poca'"):
         _ = sb3_ext.Poca  # type: ignore[attr-defined]
+
+
+def test_packages_of_the_extra_that_are_missing_are_named() -> None:
+    script = """
+import importlib.util
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name in ("yaml", "tqdm") else find_spec(name)
+import sb3_ext
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert result.stderr.endswith("sb3_ext needs yaml, tqdm: install the extra, pip install 'unity-gym[sb3]'\n")
