@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
 
+SCRIPT_HINT = (
+    "Its output above says why. A script that starts processes needs its code below: if __name__ == '__main__':"
+)
+"""What to do if a process ends before it has started."""
 HANGUP = None if sys.platform == "win32" else signal.SIGHUP
 """Signal that the terminal was closed, where there is one."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM) if HANGUP is None else (signal.SIGINT, signal.SIGTERM, HANGUP)

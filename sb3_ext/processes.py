@@ -10,7 +10,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sb3_ext.child_processes import ignore_signals, process_context, starting_without_signals
+from sb3_ext.child_processes import SCRIPT_HINT, ignore_signals, process_context, starting_without_signals
 from sb3_ext.placement import Place, SamplerLostError
 from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 
@@ -68,8 +68,9 @@ class ProcessChannel:
             return answer
         except (EOFError, OSError) as error:
             self._process.join(_END_TIMEOUT)
+            hint = "" if self._has_started else f" before it had started. {SCRIPT_HINT}"
             raise SamplerLostError(
-                f"the process of sampler {self._number} ended with exit code {self._process.exitcode}"
+                f"the process of sampler {self._number} ended with exit code {self._process.exitcode}{hint}"
             ) from error
 
     def end(self) -> None:

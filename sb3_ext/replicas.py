@@ -29,7 +29,7 @@ import torch
 from stable_baselines3.common.logger import Logger
 from torch import distributed
 
-from sb3_ext.child_processes import ignore_signals, starting_without_signals
+from sb3_ext.child_processes import SCRIPT_HINT, ignore_signals, starting_without_signals
 from sb3_ext.hardware import require_device
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
@@ -140,6 +140,7 @@ class Replicas:
         context = multiprocessing.get_context("spawn")
         self._connections: list[Connection] = []
         self._processes = []
+        self._have_started = False
         for rank, device in enumerate(devices, 1):
             connection, remote_end = context.Pipe()
             arguments = (remote_end, rank, size, self._store.port, device, torch.get_num_threads())
@@ -157,6 +158,7 @@ class Replicas:
                 if (failure := connection.recv()) is not None:
                     raise UnityGymError(failure)
             self.share = Share(0, size, self._store.port)
+            self._have_started = True
         except BaseException as error:
             failure = self.failure(error) if isinstance(error, (EOFError, OSError, RuntimeError)) else None
             self.close()
@@ -181,9 +183,13 @@ class Replicas:
                     return UnityGymError(f"{name} failed: {reason}")
             process.join(0.1)
             if process.exitcode:
+                if not self._have_started:
+                    return UnityGymError(
+                        f"{name} ended with exit code {process.exitcode} before it had started. {SCRIPT_HINT}"
+                    )
                 return UnityGymError(
-                    f"{name} ended with exit code {process.exitcode}. What was learned until then is saved: continue "
-                    "with --resume"
+                    f"{name} ended with exit code {process.exitcode}. A run of unity-learn is saved until then: "
+                    "continue it with --resume"
                 )
         return UnityGymError(f"the processes of the learners have lost their connection: {error}")
 

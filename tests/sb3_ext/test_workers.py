@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -160,3 +162,27 @@ def test_arguments_that_workers_cannot_copy_raise() -> None:
         model = PPO("UnityPolicy", game, device="cpu")
         with pytest.raises(UnityGymError, match=r"pass the model and self_play to MultiBehaviorTraining\.learn"):
             model.learn(10, workers=Workers(1))
+
+
+@pytest.mark.parametrize(
+    ("lines", "process"),
+    [
+        ("model.learn(64, workers=Workers(1))", "the process of sampler 0"),
+        ("model.learner_devices = ('cpu',); model.learn(64)", "the process of learner 1 on cpu"),
+    ],
+)
+def test_a_script_whose_code_is_not_below_the_check_for_main_is_reported(
+    tmp_path: Path, lines: str, process: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from sb3_ext import PPO, UnityVecEnv, Workers\n"
+        "env = UnityVecEnv('Unity-Basic-v0', num_areas=4)\n"
+        f"model = PPO('UnityPolicy', env, n_steps=8, batch_size=8, device='cpu')\n{lines}\n",
+        encoding="utf-8",
+    )
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False)
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert f"{process} ended with exit code 1 before it had started. " in last
+    assert last.endswith("needs its code below: if __name__ == '__main__':")
