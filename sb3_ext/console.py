@@ -16,7 +16,6 @@ import numpy as np
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 from unity_gym.environment import UnityEnvironment
-from unity_gym.errors import UnityGymError
 
 LOG = logging.getLogger("sb3_ext")
 """Logger of runs, which `console_logging` prints."""
@@ -28,24 +27,26 @@ _LONGEST_PAUSE = 300.0
 _CLOSED = (errno.EPIPE, errno.EIO)  # of a pipe, and of a terminal
 
 
-class OutputClosedError(UnityGymError):
-    """Raised at the first line after the output was closed; later lines are discarded."""
+class OutputClosedError(Exception):
+    """Raised at the first line that the output does not take; later lines are discarded.
+
+    It is no `UnityGymError`: wherever the line comes from, no player and no trial has failed.
+    """
 
 
 def print_line(line: str, out: TextIO | None = None) -> None:
     """Print a line, above the progress bars if there are any.
 
     :param out: Output file; by default standard output.
-    :raises OutputClosedError: If the output is closed; later lines are discarded.
+    :raises OutputClosedError: If the output is closed or full; later lines are discarded.
     """
     try:
         with tqdm.external_write_mode(file=sys.stdout):
             print(line, file=out, flush=True)
     except OSError as error:
-        if error.errno not in _CLOSED:
-            raise
-        discard_output(sys.stdout.fileno())
-        raise OutputClosedError("stopped, as its output was closed: continue with --resume") from error
+        discard_output((out or sys.stdout).fileno())
+        reason = "was closed" if error.errno in _CLOSED else f"cannot be written ({error.strerror})"
+        raise OutputClosedError(f"stopped, as its output {reason}. --resume continues a run that was saved") from error
 
 
 def discard_output(descriptor: int) -> None:

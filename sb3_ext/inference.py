@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sb3_ext.console import LOG, console_logging, reward_parts, summary_line
+from sb3_ext.console import LOG, console_logging, print_line, reward_parts, summary_line
 from sb3_ext.curriculum import EnvironmentParameterManager
 from sb3_ext.from_settings import build_model
 from sb3_ext.hardware import update_size, use_threads
@@ -128,10 +128,16 @@ class Video:
 
     :param path: Path of the file, whose suffix is the format, such as .mp4.
     :param fps: Frames per second.
-    :raises UnityGymError: If the package imageio-ffmpeg is missing.
+    :raises UnityGymError: If the path is unsuitable, or the package imageio-ffmpeg is missing.
     """
 
     def __init__(self, path: Path, fps: float) -> None:
+        if not path.suffix or path.is_dir():
+            raise UnityGymError(f"--record must be the path of a video file such as run.mp4, got {str(path)!r}")
+        if not path.parent.is_dir():
+            raise UnityGymError(
+                f"{path} cannot be written: there is no folder {path.parent}. Make it, or correct --record"
+            )
         try:
             import imageio_ffmpeg  # type: ignore[import-untyped,unused-ignore]
         except ImportError as error:
@@ -165,9 +171,9 @@ class Video:
         try:
             yield
         except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[-1:] or ["unknown format"]
             raise UnityGymError(
-                f"{self._path} cannot be written as a video: {reason[0]}. Give a path that ends in .mp4"
+                f"{self._path} cannot be written as a video, see the lines of ffmpeg above. Give a path that ends in "
+                ".mp4, in a folder with room that can be written"
             ) from error
 
 
@@ -262,10 +268,10 @@ def run_inference(
         raise UnityGymError("--inference acts in this process only: leave --ray out, and delete the block ray")
     evaluations = evaluate(settings, episodes, record)
     if as_json:
-        print(json.dumps({name: evaluation._asdict() for name, evaluation in evaluations.items()}))
+        print_line(json.dumps({name: evaluation._asdict() for name, evaluation in evaluations.items()}))
         return
     for name, (count, mean, std) in evaluations.items():
-        print(f"{name}: mean reward {mean:.3f} ± {std:.3f} over {count} episodes")
+        print_line(f"{name}: mean reward {mean:.3f} ± {std:.3f} over {count} episodes")
 
 
 def evaluate(settings: RunSettings, episodes: int | None, record: str | None = None) -> dict[str, Evaluation]:

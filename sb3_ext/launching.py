@@ -213,5 +213,7 @@ def _await_behaviors(settings: RunSettings, pool: PlayerPool) -> None:
             f"the settings name the behaviors {sorted(missing)}, which the players do not have; they have "
             f"{sorted(shown)}. Correct or delete the names under behaviors"
         )
+    for name in sorted(unnamed):
+        settings.behavior(name)  # raises an error if there are no settings for it
     if missing:
         LOG.warning("No agent of %s has appeared; training starts when one does", ", ".join(sorted(missing)))

@@ -6,17 +6,19 @@ Functions import what needs torch, so that help, invalid settings and Ctrl-C do 
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import signal
 import sys
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os.path import expanduser
 from types import FrameType
 from typing import Any, NoReturn
 
 from sb3_ext.child_processes import preload
-from sb3_ext.console import print_line, version_text
+from sb3_ext.console import OutputClosedError, print_line, version_text
 from sb3_ext.settings import RunSettings, load
 from sb3_ext.settings.document import did_you_mean
 from sb3_ext.settings.shipped import configuration_file, configuration_names, sweep_names
@@ -105,7 +107,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="end after N episodes of each behavior, the same number of each agent, with their mean reward",
     )
     shown.add_argument("--json", action="store_true", help="with --episodes: print the result as JSON")
-    shown.add_argument("--record", metavar="FILE", help="record a video of the first player, such as run.mp4")
+    help_text = "record a video of the first player, such as run.mp4"
+    shown.add_argument("--record", type=expanduser, metavar="FILE", help=help_text)
     _add_settings(parser)
     return parser
 
@@ -184,9 +187,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     line = [*(sys.argv[1:] if arguments is None else arguments)]
     command = _COMMANDS.get(line[0]) if line else None
     before = signal.signal(signal.SIGTERM, _interrupt)
+    if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names and paths of any language, also in an ASCII terminal
     try:
         return _learn(line, owns_process=arguments is None) if command is None else command(line[1:])
-    except UnityGymError as error:
+    except (UnityGymError, OutputClosedError) as error:
         print(f"unity-learn: error: {error}", file=sys.stderr)
     except OSError as error:
         print(f"unity-learn: error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
@@ -205,7 +210,7 @@ def _learn(line: list[str], owns_process: bool) -> int:
     given = vars(make_parser().parse_args(line))
     config = given.pop("config")
     if given.pop("list", False):
-        print("\n".join(configuration_names()))
+        print_line("\n".join(configuration_names()))
         return 0
     for removed, reason in _REMOVED.items():
         if given.pop(removed, False):
@@ -264,7 +269,7 @@ def _sweep(line: list[str]) -> int:
     parser = make_sweep_parser()
     given = vars(parser.parse_args(line))
     if given.pop("list", False):
-        print("\n".join(sweep_names()))
+        print_line("\n".join(sweep_names()))
         return 0
     if "sweep" not in given:
         parser.error("give the YAML file of the sweep")
@@ -302,9 +307,11 @@ def make_push_parser() -> argparse.ArgumentParser:
         "unity-learn push",
         "Upload a run to the Hugging Face Hub, with a model card. Runs of mlagents-learn can be uploaded, too.",
     )
-    parser.add_argument("run", help="name or folder of the run")
+    parser.add_argument("run", type=expanduser, help="name or folder of the run")
     parser.add_argument("--repo-id", required=True, metavar="USER/NAME", help="repository, created if there is none")
-    parser.add_argument("--results-dir", metavar="FOLDER", help="folder of the runs' folders (default: results)")
+    parser.add_argument(
+        "--results-dir", type=expanduser, metavar="FOLDER", help="folder of the runs' folders (default: results)"
+    )
     parser.add_argument("--env", metavar="PLAYER", help="player to measure and record episodes in (default: the run's)")
     parser.add_argument(
         "--episodes",
@@ -322,7 +329,7 @@ def _push(line: list[str]) -> int:
     given = vars(make_push_parser().parse_args(line))
     from sb3_ext.sharing import push
 
-    print(f"Uploaded: {push(**given)}")
+    print_line(f"Uploaded: {push(**given)}")
     return 0
 
 
@@ -330,7 +337,9 @@ def make_pull_parser() -> argparse.ArgumentParser:
     """Return the parser of `unity-learn pull`."""
     parser = _base_parser("unity-learn pull", "Download a run from the Hugging Face Hub, also one of mlagents-learn.")
     parser.add_argument("repo_id", metavar="USER/NAME", help="repository")
-    parser.add_argument("--local-dir", metavar="FOLDER", help="folder that the folder NAME is in (default: results)")
+    parser.add_argument(
+        "--local-dir", type=expanduser, metavar="FOLDER", help="folder that the folder NAME is in (default: results)"
+    )
     parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit (default: the newest)")
     return parser
 
@@ -341,7 +350,7 @@ def _pull(line: list[str]) -> int:
     from sb3_ext.sharing import pull
 
     folder = pull(**given)
-    print(f"Downloaded: {folder}. Train with its networks: unity-learn CONFIG --initialize-from {folder.name}")
+    print_line(f"Downloaded: {folder}. Train with its networks: unity-learn CONFIG --initialize-from {folder.name}")
     return 0
 
 

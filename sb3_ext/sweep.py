@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from sb3_ext.console import print_line
+from sb3_ext.console import OutputClosedError, print_line
 from sb3_ext.files import write
 from sb3_ext.runs import resolved_configuration, save_figure
 from sb3_ext.settings import RunSettings, SettingsError, load
@@ -336,9 +336,11 @@ class Sweep:
             outcome = f"value {value:.4g}"
         except TrialPruned:
             state, outcome = TrialState.PRUNED, f"pruned after {curves[-1].points[-1][0]} steps of seed {seed}"
-        except KeyboardInterrupt as stop:
+        except (KeyboardInterrupt, OutputClosedError) as stop:
             self._study.tell(trial, state=TrialState.FAIL)
             self._study.enqueue_trial(trial.params)
+            if isinstance(stop, OutputClosedError):
+                raise
             return int(stop.args[0]) if stop.args else 2
         except Exception as error:  # invalid values can cause any error in a training; other values may be valid
             state = TrialState.FAIL

@@ -203,7 +203,7 @@ class Training(JointTraining):
             if self._interrupted and isinstance(error, OutputClosedError):  # Ctrl-C also ends `tee`
                 self._finish(failed=True)
             else:
-                with suppress(UnityGymError):
+                with suppress(UnityGymError, OutputClosedError):
                     self._finish(failed=True)
                 raise
         else:
@@ -229,7 +229,7 @@ class Training(JointTraining):
             raise KeyboardInterrupt(number)
         self._interrupted = number
         # Ctrl-C ends `tee`, too. If it arrives while a line is written, Python cannot write another one meanwhile.
-        with suppress(UnityGymError, RuntimeError):
+        with suppress(OutputClosedError, RuntimeError):
             LOG.info("Stopping (once more: at once, and nothing is saved)")
 
     def _build_learner(self, name: str, spec: BehaviorSpec) -> Learner:
@@ -246,6 +246,9 @@ class Training(JointTraining):
         teacher = settings.teacher if isinstance(settings, BCSettings) else None
         learner = Learner(name, spec, model, settings.max_steps, self_play, settings.is_deterministic, teacher)
         record.load_experience(learner)
+        if not learner.learns:
+            count = f"{model.num_timesteps} of {settings.max_steps} timesteps"
+            LOG.warning("%s is complete with %s: raise max_steps to train it further", name, count)
         if self._has_bars:
             steps = model.num_timesteps
             self._bars[name] = tqdm(total=settings.max_steps, initial=steps, desc=name, unit=" steps")

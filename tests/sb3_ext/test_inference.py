@@ -146,10 +146,15 @@ def test_a_video_of_a_policy_is_recorded(results: Path, tmp_path: Path, capsys: 
     frames, _ = ffmpeg.count_frames_and_secs(str(tmp_path / "run.mp4"))
     assert frames > 10
     capsys.readouterr()
-    assert main([*arguments, str(tmp_path / "missing" / "run.mp4")]) == 1
-    errors = capsys.readouterr().err
-    assert "run.mp4 cannot be written as a video: " in errors.splitlines()[-1]
-    assert errors.count("unity-learn: error: ") == 1
+    for path, reason in {
+        "missing/run.mp4": f"there is no folder {tmp_path / 'missing'}. Make it, or correct --record",
+        "run": "--record must be the path of a video file such as run.mp4",
+        "run.txt": "run.txt cannot be written as a video, see the lines of ffmpeg above. Give a path that ends in .mp4",
+    }.items():
+        assert main([*arguments, str(tmp_path / path)]) == 1
+        errors = capsys.readouterr().err
+        assert reason in errors.splitlines()[-1]
+        assert errors.count("unity-learn: error: ") == 1
 
 
 class Agents:

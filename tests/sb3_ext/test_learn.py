@@ -36,6 +36,7 @@ from sb3_ext.settings import loads
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerPool
 
+CLOSED = "unity-learn: error: stopped, as its output {}. --resume continues a run that was saved\n"
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "ppo"
 
 
@@ -386,9 +387,41 @@ def test_a_run_whose_output_pipe_is_closed_is_saved(tmp_path: Path, interrupted:
         os.killpg(process.pid, signal.SIGINT)
     process.stdout.close()
     assert process.wait(timeout=60) == (130 if interrupted else 1)
-    message = "" if interrupted else "unity-learn: error: stopped, as its output was closed: continue with --resume\n"
-    assert process.stderr.read() == message
+    assert process.stderr.read() == ("" if interrupted else CLOSED.format("was closed"))
     assert len(steps(tmp_path / "results" / "unread" / "Basic")) == 1
+
+
+def test_an_output_that_is_closed_while_players_start_is_one_error_without_the_log_of_a_player(tmp_path: Path) -> None:
+    process = start(tmp_path, config(tmp_path), "--run-id", "unread")
+    await_line(process, " Version information:")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1
+    assert process.stderr.read() == CLOSED.format("was closed")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_without_room_is_named(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "sb3_ext.learn", "--list"]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 1
+    assert result.stderr == CLOSED.format("cannot be written (No space left on device)")
+
+
+def test_results_are_printed_where_the_terminal_has_ascii_alone(finished: Path, tmp_path: Path) -> None:
+    arguments = ["--results-dir", str(finished), "--run-id", "old", "--resume", "--inference", "--episodes", "1"]
+    result = subprocess.run(
+        [sys.executable, "-m", "sb3_ext.learn", config(tmp_path), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^Basic: mean reward \S+ \\xb1 ", result.stdout, re.MULTILINE)
 
 
 def test_training_progress_is_saved_when_a_player_fails(tmp_path: Path) -> None:
@@ -489,6 +522,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_resumed_run_without_timesteps_left_names_max_steps(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished / "old", tmp_path / "old")
+    arguments = [config(tmp_path, max_steps=300), "--results-dir", str(tmp_path), "--run-id", "old", "--resume"]
+    assert main(arguments) == 0
+    line = "[WARNING] Basic is complete with 300 of 300 timesteps: raise max_steps to train it further\n"
+    assert line in capsys.readouterr().out
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {
         str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and "run_logs" not in path.parts
@@ -520,10 +563,11 @@ def test_impossible_requests_are_reported_in_one_line_and_change_nothing(
     before = content(finished)
     defaults = [str(finished / "Basic.yaml"), "--results-dir", str(finished), "--run-id", "old"]
     assert main([*defaults, *arguments]) == 1
-    errors = capsys.readouterr().err
+    output, errors = capsys.readouterr()
     assert errors.startswith("unity-learn: error: ")
     assert message in errors
     assert errors.count("\n") == 1
+    assert "[WARNING]" not in output
     assert content(finished) == before
 
 
