@@ -17,6 +17,7 @@ from os.path import expanduser
 from types import FrameType
 from typing import Any, NoReturn
 
+import unity_gym
 from sb3_ext.child_processes import preload
 from sb3_ext.console import OutputClosedError, print_line, version_text
 from sb3_ext.settings import RunSettings, load
@@ -96,6 +97,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("config", nargs="?", default=None, help="YAML file in ML-Agents' format, or a name of --list")
     parser.add_argument("--list", action="store_true", help="print the names of the configurations in this package")
+    version = f"unity-gym {unity_gym.__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print the version of this package")
     parser.add_argument("--load", dest="checkpoint_settings.resume", action="store_true", help=argparse.SUPPRESS)
     for removed, reason in _REMOVED.items():
         parser.add_argument(f"--{removed}", action="store_true", help=f"has no effect: {reason}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import unity_gym
 from unity_gym.display import VirtualDisplay
 from unity_gym.errors import PlayerError
 
@@ -61,11 +62,14 @@ def test_configurations_are_found_by_name() -> None:
         configuration_file("ppo/3dball")
 
 
-def test_unity_learn_lists_the_configurations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unity_learn_lists_the_configurations_and_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     from sb3_ext.learn import main
 
     assert main(["--list"]) == 0
     assert "poca/SoccerTwos\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"unity-gym {unity_gym.__version__}\n"
     assert main(["ppo/Nothing"]) == 1
     assert "'ppo/Nothing'" in capsys.readouterr().err
