@@ -183,7 +183,7 @@ def single_action_tuple(spec: ActionSpec, action: Any) -> ActionTuple:
             else np.asarray(action)[np.newaxis]
         )
         return action_tuple(spec, one_row, 1)
-    except (ActionError, ValueError):  # its shapes are those of rows; numpy makes no array of ragged lists
+    except ValueError:  # an ActionError with the shapes of rows, or ragged lists, of which numpy makes no array
         raise ActionError(f"the action must fit {action_space(spec)}, got {action!r}") from None
 
 

@@ -269,8 +269,12 @@ class UnityAECEnv(_MultiAgentWrapper, AECEnv):  # type: ignore[misc]
 
     def _read(self) -> None:
         super()._read()
-        self._order, self._turn = [], 0
+        self._order, self._turn = list(self._live), 0
         self._first_observations: dict[str, Any] = {}  # of the next episode, of the agents that have ended
+
+    def _advance(self) -> None:
+        super()._advance()
+        self._order = []
         for agent in self._live:
             self._order.append(agent)
             if "terminal_observation" in self._infos[agent]:
@@ -281,8 +285,6 @@ class UnityAECEnv(_MultiAgentWrapper, AECEnv):  # type: ignore[misc]
     def reset(self) -> None:
         """Start new episodes."""
         self._start()
-        self._order = list(self._live)
-        self._observations |= self._first_observations
 
     def observe(self, agent: str) -> Any:
         """Return observation, reward, done and info of an agent."""
