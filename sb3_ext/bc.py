@@ -262,6 +262,8 @@ class BC(UnityAlgorithm):
         expert, shown, kept = self._split_demonstrations()
         policy = self.policy
         best: dict[str, torch.Tensor] | None = None
+        if kept is not None and self.validation_scores:  # what was learned before may remain the best
+            best, self.validation_scores = copy.deepcopy(policy.state_dict()), self._score(expert, kept)
         stale_epochs = epochs = 0
         while self.num_timesteps < total_timesteps and stale_epochs < self.patience:
             continues = self._train_epoch(expert, shown, callback)

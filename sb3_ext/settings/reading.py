@@ -40,7 +40,7 @@ def text_of(path: Path) -> str:
     except FileNotFoundError:
         siblings = [file.name for file in sorted(path.parent.glob("*.y*ml"))] if path.parent.is_dir() else []
         near = did_you_mean(path.name, siblings) or (f"; there are {', '.join(siblings)}" if siblings else "")
-        raise SettingsError(f"{path}: there is no such file{near}. Give the path of a YAML file") from None
+        raise SettingsError(f"{path}: there is no such file. Give the path of a YAML file{near}") from None
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: this is no UTF-8 text ({error}). Save it as UTF-8") from error
     except OSError as error:

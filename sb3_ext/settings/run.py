@@ -199,7 +199,7 @@ class RunSettings(Block):
         if found is None:
             raise SettingsError(
                 f"behaviors.{plain} is missing: the environment has a behavior {plain!r}, the settings have "
-                f"{', '.join(self.behaviors) or 'none'}{did_you_mean(plain, self.behaviors)}. Rename one, or add "
-                "default_settings for all that are not named"
+                f"{', '.join(self.behaviors) or 'none'}. Rename one, or add default_settings for all that are not named"
+                f"{did_you_mean(plain, self.behaviors)}"
             )
         return found

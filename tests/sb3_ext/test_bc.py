@@ -103,6 +103,18 @@ def test_the_weights_with_the_best_validation_score_are_kept(tmp_path: Path) -> 
     assert model.validation_scores["loss"] == losses[best]
 
 
+def test_learning_that_makes_nothing_better_keeps_what_was_learned_before(tmp_path: Path) -> None:
+    path = record(tmp_path / "toy.demo")
+    model = BC("UnityPolicy", None, 1e-2, demonstrations=path, policy_kwargs=SMALL, seed=0, device="cpu").learn(3000)
+    model.save(tmp_path / "model")
+    before = model.validation_scores
+    continued = BC.load(tmp_path / "model", demonstrations=path, device="cpu", learning_rate=10.0)
+    continued.learn(3000, reset_num_timesteps=False)
+    assert continued.validation_scores == before
+    for name, weights in model.policy.state_dict().items():
+        assert continued.policy.state_dict()[name].equal(weights), name
+
+
 def test_validation_data_are_whole_episodes_or_else_the_last_parts(tmp_path: Path) -> None:
     expert = Expert(record(tmp_path / "many.demo", (3, 5) * 10), SPEC)
     shown, held = _split(expert, 2, 0.2)

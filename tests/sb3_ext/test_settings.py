@@ -671,7 +671,8 @@ def test_any_file_content_raises_only_a_settings_error() -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "3DBall.yaml").write_text(behavior(), encoding="utf-8")
     (tmp_path / "latin.yaml").write_bytes(b"behaviors: {B\xe4ll: {}}")
-    with pytest.raises(SettingsError, match=r"3dbal\.yaml: there is no such file; did you mean 3DBall\.yaml\?"):
+    message = r"3dbal\.yaml: there is no such file\. Give the path of a YAML file; did you mean 3DBall\.yaml\?"
+    with pytest.raises(SettingsError, match=message):
         load(tmp_path / "3dbal.yaml")
     with pytest.raises(SettingsError, match=r"nowhere.x\.yaml: there is no such file"):
         load(tmp_path / "nowhere" / "x.yaml")
