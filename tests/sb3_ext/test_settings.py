@@ -683,7 +683,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_behavior_without_settings_is_named_with_the_nearest() -> None:
-    with pytest.raises(SettingsError, match=r"'3DBal'.*did you mean 3DBall\?.*default_settings"):
+    with pytest.raises(SettingsError, match=r"'3DBal'.*default_settings.*; did you mean 3DBall\?"):
         loads("behaviors: {3DBall: {}}").behavior("3DBal")
 
 

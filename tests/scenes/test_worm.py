@@ -141,6 +141,18 @@ def test_a_worm_lands_touches_the_ground_and_is_not_punished() -> None:
         assert 0.5 < scene.bodies.position[0, 0, 1] < 1
 
 
+def test_ground_contacts_start_one_tick_of_motion_ahead(floating) -> None:
+    """`Worm.prefab` gives all segments speculative collision detection, as the prefabs of Crawler and Walker do."""
+    _, scene = floating
+    for speed, touches in ((0, False), (-3, True)):
+        put(scene)
+        scene.bodies.state[0, 3] = 0.5 + 0.37 + 0.05  # the head is 5 cm above the ground
+        scene.bodies.state[0, 1 + scene.bodies.models[0].nq + 2] = speed  # along MuJoCo's third axis, Unity's y
+        scene.bodies.refresh(ALL)
+        scene.simulate()
+        assert scene.touching[0, 0] == touches
+
+
 def test_a_head_far_below_the_start_ends_the_episode_at_a_decision(floating) -> None:
     env, scene = floating
     scene.bodies.state[0, 3] = -0.5

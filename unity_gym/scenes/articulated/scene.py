@@ -149,9 +149,7 @@ class ArticulatedScene(Scene):
         bodies = self.bodies
         touching, found = np.empty_like(self.touching), np.empty(self.areas, bool)
         poses = bodies.position, bodies.rotation, bodies.velocity, bodies.angular_velocity
-        _touch_ground(
-            poses, self._half, self._radius, self._center, TICK if self.skeleton.speculative else 0.0, touching
-        )
+        _touch_ground(poses, self._half, self._radius, self._center, touching)
         _touch_targets(
             bodies.position,
             bodies.rotation,
@@ -212,12 +210,11 @@ def _turn_cubes(
 
 @kernel
 def _touch_ground(
-    poses: tuple[Array, Array, Array, Array], half: Array, radius: Array, center: Array, ahead: float, touching: Array
+    poses: tuple[Array, Array, Array, Array], half: Array, radius: Array, center: Array, touching: Array
 ) -> None:
-    """Write which parts touch the ground, bool (n, parts).
+    """Write which parts touch the ground or could do so in the next tick, as in PhysX, bool (n, parts).
 
     :param poses: Position, rotation, velocity and angular velocity of the parts.
-    :param ahead: Time (s) for which a part's speed is added to the distance at which it touches.
     """
     position, rotation, velocity, angular_velocity = poses
     axis, reach, offset = np.empty(3), np.empty(3), np.empty(3)
@@ -235,7 +232,7 @@ def _touch_ground(
             turn = math.sqrt(w[0] ** 2 + w[1] ** 2 + w[2] ** 2)
             size = math.sqrt(reach[0] ** 2 + reach[1] ** 2 + reach[2] ** 2)
             distance = position[row, part, 1] + offset[1] - reach[1] - GROUND
-            touching[row, part] = distance < _CONTACT_DISTANCE + ahead * (speed + turn * size)
+            touching[row, part] = distance < _CONTACT_DISTANCE + TICK * (speed + turn * size)
 
 
 @kernel

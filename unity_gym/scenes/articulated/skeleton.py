@@ -157,8 +157,8 @@ class Drive:
 class Skeleton:
     """A body: its parts, a parent before its children, and the drive of all its joints.
 
-    `speculative`: contacts remove the speed that would carry a part into another one or the ground within a tick. Parts
-    touch the ground if they will do so in the next tick. Otherwise, contacts start when surfaces overlap.
+    `speculative`: contacts remove the speed that would carry a part into another one or the ground within a tick.
+    Otherwise, contacts start when surfaces overlap.
     """
 
     parts: tuple[Part, ...]
