@@ -346,6 +346,42 @@ def test_observations_have_the_values_of_unitys_demonstration(demonstration) -> 
     assert np.abs(ours[3][:, 1:]).max() < 48
 
 
+@pytest.mark.parametrize(
+    ("x", "z", "degrees", "face"),
+    [
+        (42, 0, 0, 16.058),
+        (42, 0, 180, 15.942),
+        (-42, 0, 180, 16.058),
+        (-42, 0, 0, 15.942),
+        (0, -42, 90, 16.058),
+        (0, -42, 270, 15.942),
+        (0, 42, 270, 16.058),
+        (0, 42, 90, 15.942),
+    ],
+)
+def test_eight_side_walls_divide_the_outer_zones(held, x: float, z: float, degrees: float, face: float) -> None:
+    """SideWall1 to SideWall8 of Unity's area, seen from between two of them."""
+    _, scene = held
+    move_away(scene)
+    put(scene, x, z, degrees)
+    ahead = scene.agents._sensors[0].observe(np.arange(1)).reshape(7, 8)[0]
+    assert ahead[WALL] == 1
+    assert ahead[FRACTION] * LENGTH == pytest.approx(face - 0.5, abs=1e-3)
+
+
+def test_rays_meet_the_walls_of_the_northwestern_zone_where_unitys_demonstration_has_them(held, demonstration) -> None:
+    _, scene = held
+    move_away(scene)
+    for record, x, z, degrees in ((333, -33.5304, 18.358, 334), (339, -39.0949, 29.0747, 254)):
+        put(scene, x, z, degrees)
+        for sensor in range(3):
+            expected = demonstration.record_observations[sensor][record].reshape(7, 8)
+            ours = scene.agents._sensors[sensor].observe(np.arange(1)).reshape(7, 8)
+            seen = expected[:, WALL] == 1
+            assert (ours[seen, WALL] == 1).all()
+            assert np.abs(ours - expected)[seen, FRACTION].max() * LENGTH < 0.002
+
+
 def test_every_transition_of_the_demonstration_without_a_contact_has_the_recorded_velocity(demonstration) -> None:
     velocities = demonstration.record_observations[3][:, 1:]
     rows = demonstration.rows[~(demonstration.terminated | demonstration.truncated)]
