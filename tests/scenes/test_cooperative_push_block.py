@@ -76,6 +76,16 @@ def test_the_grid_is_ahead_of_the_agent_with_its_right_edge_in_row_0(held) -> No
     assert not cells(env, AGENT, 1) & {(9, 0), (10, 0)}  # neither agents behind the grid nor the agent itself are in it
 
 
+def test_the_grid_shows_the_corners_of_the_walls(held) -> None:
+    """The boxes of WallsOuter in Unity's area: those on the right and left are 26 m long, the others 25 m."""
+    env, scene = held
+    for x, z, degrees in ((10, 10, 45), (10, -10, 135), (-10, -10, 225), (-10, 10, 315)):
+        put(scene, 0, x, z, degrees)
+        step(env)
+        # The corner is 4.24 m ahead, the rest of the walls at most 3.89 m.
+        assert {cell for cell in cells(env, WALL) if cell[0] in (9, 10) and cell[1] >= 4} == {(9, 4), (10, 4)}
+
+
 def test_blocks_of_three_sizes_have_channels_of_their_own(held) -> None:
     env, scene = held
     put(scene, 0, 0, -5)

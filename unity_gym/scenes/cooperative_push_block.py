@@ -55,10 +55,11 @@ class CooperativePushBlock(Scene):
         shapes.half[:, :, :_AGENTS] = 0.5
         shapes.half[:, :, _BLOCKS] = np.stack([_EDGES, np.full(len(_EDGES), _HEIGHT), _EDGES])[:, np.newaxis] / 2
         shapes.place("goal", (-12.5, -0.53, -12.65), (12.5, 2.47, -8.35))
-        shapes.place("right", (12.5, 0, -12.5), (13, 5, 12.5))
-        shapes.place("left", (-13, 0, -12.5), (-12.5, 5, 12.5))
-        shapes.place("far", (-12.5, 0, 12.5), (12.5, 5, 13))
-        shapes.place("near", (-12.5, 0, -13), (12.5, 5, -12.5))
+        # The corners belong to the walls on the right and left; agents see them in the grid.
+        shapes.place("right", (12.5, -0.5, -13), (13, 4.5, 13))
+        shapes.place("left", (-13, -0.5, -13), (-12.5, 4.5, 13))
+        shapes.place("far", (-12.5, -0.5, 12.5), (12.5, 4.5, 13))
+        shapes.place("near", (-12.5, -0.5, -13), (12.5, 4.5, -12.5))
         self.bodies = Bodies(
             shapes,
             [*[10.0] * _AGENTS, *_MASSES],
