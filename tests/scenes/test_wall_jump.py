@@ -257,6 +257,17 @@ def test_the_goal_sets_the_reward_to_one(held) -> None:
     assert (ended, interrupted) == ([1.0], [False])
 
 
+def test_the_goal_counts_from_the_tick_after_the_entry(held) -> None:
+    """PhysX tests triggers at the positions before the move, as it does contacts."""
+    env, scene = held
+    put(scene, 6, 0.38)  # the front is 5 cm before the goal
+    scene.bodies.velocity[2, 0, AGENT] = 20
+    _, ended, _ = step(env)
+    assert ended == [1.0]
+    rewards, _, _ = step(env)
+    assert rewards == pytest.approx([-3 * 0.0005])  # the ticks after the second one
+
+
 def test_the_goal_counts_with_feet_on_the_ground_only(held) -> None:
     env, scene = held
     put(scene, 6, 3, y=4)

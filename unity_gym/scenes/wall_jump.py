@@ -162,10 +162,11 @@ class WallJump(Scene):
             self._place_block(fallen)
 
     def simulate(self) -> None:
-        """Move agents and blocks by a tick; an agent that arrives at the goal ends its episode."""
-        self.bodies.simulate()
+        """Move agents and blocks by a tick; an agent that was in the goal and lands or stands ends its episode."""
         shapes = self.shapes
-        arrived = np.flatnonzero(_have_arrived(shapes.center, shapes.half, shapes.yaw))
+        in_goal = np.flatnonzero(_are_in_goal(shapes.center, shapes.half, shapes.yaw)).tolist()
+        self.bodies.simulate()
+        arrived = np.array([row for row in in_goal if _feet_are_on_ground(shapes.center, shapes.half, row)], np.int64)
         if len(arrived):
             self.agents.reward[arrived] = 1
             self.agents.end_episode(arrived)
@@ -292,12 +293,11 @@ def _have_fallen(rows: Array, center: Array, half: Array) -> Array:
 
 
 @kernel
-def _have_arrived(center: Array, half: Array, yaw: Array) -> Array:
-    """Return whether agents are in the goal."""
+def _are_in_goal(center: Array, half: Array, yaw: Array) -> Array:
+    """Return whether agents overlap the goal, bool (areas)."""
     areas = yaw.shape[0]
-    arrived = np.zeros(areas, np.bool_)
+    overlap = np.zeros(areas, np.bool_)
     for area in range(areas):
-        if _feet_are_on_ground(center, half, area):
-            agent, goal = box(center, half, yaw, area, _AGENT), box(center, half, yaw, area, _GOAL)
-            arrived[area] = separation(agent, goal)[0] < 0
-    return arrived
+        agent, goal = box(center, half, yaw, area, _AGENT), box(center, half, yaw, area, _GOAL)
+        overlap[area] = separation(agent, goal)[0] < 0
+    return overlap
