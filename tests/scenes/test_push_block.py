@@ -202,6 +202,21 @@ def test_parameters_change_the_block() -> None:
         assert scene.bodies.velocity[0, 0, 1] == pytest.approx(10 * 0.9**5)
 
 
+def test_a_new_block_size_counts_for_starts_one_episode_later() -> None:
+    """Unity's script places the block and the agent before it reads the parameters."""
+    channel = EnvironmentParametersChannel()
+    with held_scene(PushBlock, areas=200, side_channels=(channel,)) as (env, scene):
+        nearest = []
+        for scale in (6.0, 6.0, 2.0, 2.0):
+            channel.set_float_parameter("block_scale", scale)
+            env.reset()
+            assert (scene.shapes.half[0, :, 1] == scale / 2).all()
+            (agent_x, block_x), _, (agent_z, block_z) = (scene.shapes.center[axis, :, :2].T for axis in range(3))
+            nearest.append(np.maximum(np.abs(agent_x - block_x), np.abs(agent_z - block_z)).min())
+        # 2.5 m around the agent, and half the size of the block in the episode before
+        assert nearest == pytest.approx([3.5, 5.5, 5.5, 3.5], abs=0.3)
+
+
 def test_an_agent_flush_with_its_block_moves_with_it(held) -> None:
     env, scene = held
     put(scene, "agent", 0, 6, 180)

@@ -99,13 +99,14 @@ class PushBlock(Scene):
     def _start_episode(self, rows: Array) -> None:
         parameters = self.academy.parameters
         n = len(rows)
+        # The block before the agent, which starts at a distance from it; both before the block takes its new size.
+        for thing in (1, 0):
+            spawn(self.shapes, self.academy.rng, rows, thing, _CLEARANCE)
         for kind, name in enumerate(("static_friction", "dynamic_friction")):
             ground = parameters.values(name, 0, n)  # a contact takes the average of two materials, at two points
             self.bodies.ground_friction[kind, rows] = (ground + FRICTION)[:, np.newaxis]
         self.shapes.half[::2, rows, 1] = parameters.values("block_scale", 2, n) / 2
         self.bodies.drag[rows, 1] = parameters.values("block_drag", 0.5, n)
-        for thing in (1, 0):  # the block before the agent, whose start keeps a distance from it
-            spawn(self.shapes, self.academy.rng, rows, thing, _CLEARANCE)
         self.bodies.velocity[:, rows] = 0
 
     def _act(self, rows: Array) -> None:
