@@ -222,10 +222,20 @@ def test_matches_start_at_unitys_positions() -> None:
     with held_scene(SoccerTwos, areas=200) as (_, scene):
         x, _, z = scene.shapes.center[:, :, :4]
         assert z.T.tolist() == [[1.2] * 200, [-1.2] * 200] * 2
-        assert np.abs(x - [-3.19, -3.19, 3.19, 3.19]).max() == pytest.approx(5, abs=0.1)
+        # Unity's agents start 5 m behind their places in the prefab, so that the teams are apart.
+        shift = x - [-8.19, -8.19, 8.19, 8.19]
+        assert (shift.min(), shift.max()) == pytest.approx((-5, 5), abs=0.1)
         degrees = np.degrees(scene.shapes.yaw[:, :4]) * [1, 1, -1, -1]
         assert (degrees.min(), degrees.max()) == pytest.approx((80, 100), abs=0.3)
         assert np.abs(scene.shapes.center[::2, :, BALL]).max() == pytest.approx(2.5, abs=0.1)
+
+
+def test_a_goalie_starts_between_the_ball_and_its_goal() -> None:
+    with held_scene(StrikersVsGoalie, areas=200) as (_, scene):
+        x, _, z = scene.shapes.center[:, :, :3]
+        assert z.T.tolist() == [[1.2] * 200, [-1.2] * 200, [0] * 200]
+        shift = x - [-8.19, -8.19, 9]  # 5 m behind their places in the prefab
+        assert (shift.min(), shift.max()) == pytest.approx((-5, 5), abs=0.1)
 
 
 def test_a_kick_adds_force_if_the_agent_moves_forward(held) -> None:

@@ -295,8 +295,8 @@ class SoccerTwos(Soccer):
 
     default_areas = 1
     teams = (
-        Team("SoccerTwos", _both_sides("blue", _sights("blue", "purple")), ((-3.19, 1.2), (-3.19, -1.2))),
-        Team("SoccerTwos", _both_sides("purple", _sights("purple", "blue")), ((3.19, 1.2), (3.19, -1.2))),
+        Team("SoccerTwos", _both_sides("blue", _sights("blue", "purple")), ((-8.19, 1.2), (-8.19, -1.2))),
+        Team("SoccerTwos", _both_sides("purple", _sights("purple", "blue")), ((8.19, 1.2), (8.19, -1.2))),
     )
 
 
@@ -309,14 +309,14 @@ class StrikersVsGoalie(Soccer):
         Team(
             "Striker",
             _both_sides("blue", ("ball", "purpleGoal", "wall", "blueAgent", "purpleAgent")),
-            ((-3.19, 1.2), (-3.19, -1.2)),
+            ((-8.19, 1.2), (-8.19, -1.2)),
             forward=1.3,
             existence=-1 / _MAX_TICKS,
         ),
         Team(
             "Goalie",
             (Fan("PurpleGoalieRayPerceptionSensor", ("ball", "purpleGoal", "wall", "blueAgent"), 20, 180),),
-            ((4.0, 0.0),),
+            ((9.0, 0.0),),
             aside=1.0,
             existence=1 / _MAX_TICKS,
             always_kicks=True,
