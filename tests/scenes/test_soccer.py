@@ -99,7 +99,7 @@ def test_rays_see_the_ball_goals_walls_and_both_teams_by_their_own_colors(held) 
     reach = np.sqrt((0.5 + 0.624) ** 2 - 0.5**2)  # of a sphere half a meter above the ball's middle
     assert ahead[0] == pytest.approx([1, 0, 0, 0, 0, 0, 0, (5 - reach) / 20], abs=1e-5)
     behind = rays(env, BLUE, 1, 8)
-    assert behind[0] == pytest.approx([0, 1, 0, 0, 0, 0, 0, (12.4 - 0.5) / 20], abs=1e-5)  # the net of its own goal
+    assert behind[0] == pytest.approx([0, 1, 0, 0, 0, 0, 0, (17.373 - 5 - 0.5) / 20], abs=1e-5)  # its own goal
     assert list(behind[1][:6]) == [0, 0, 0, 1, 0, 0]  # to its back left: a wall
     put(scene, 0, -5, 3, 0)
     step(env)
@@ -198,6 +198,31 @@ def test_a_goal_rewards_the_scoring_team_less_over_time_and_gives_the_other_minu
     assert scene.ticks.tolist() == [0]
 
 
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_ball_that_touches_the_net_from_the_front_is_a_goal(held, side) -> None:
+    env, scene = held
+    put(scene, BALL, side * 13, 3.9)  # the net's front is at 15.5 m and 4.15 m to 4.25 m to the side of the middle
+    scene.pitch.velocity[0, 0, BALL] = side * 10
+    scene.pitch.rolling[:] = [[side * 10], [0]]
+    for _ in range(3):
+        step(env)
+    assert env.get_steps((PURPLE, BLUE)[side > 0])[1].group_reward.tolist() == pytest.approx([1 - 11 / 5000] * 2)
+
+
+def test_rays_meet_walls_and_nets_at_the_places_of_unitys_boxes(held) -> None:
+    env, scene = held
+    put(scene, 0, 0, 3, 0)
+    put(scene, 1, 0, 0, 90)
+    put(scene, 2, 3, 2, 90)
+    put(scene, BALL, -6, -6)
+    step(env)
+    assert rays(env, BLUE, 0, 8)[0] == pytest.approx([0, 0, 0, 1, 0, 0, 0, (7.508 - 3 - 0.5) / 20], abs=1e-5)
+    assert rays(env, BLUE, 0, 8, 1)[0] == pytest.approx([0, 0, 1, 0, 0, 0, 0, (17.356 - 0.5) / 20], abs=1e-5)
+    put(scene, 1, 0, 0, -90)
+    step(env)
+    assert rays(env, BLUE, 0, 8, 1)[0] == pytest.approx([0, 1, 0, 0, 0, 0, 0, (17.373 - 0.5) / 20], abs=1e-5)
+
+
 def test_next_to_the_goal_the_ball_stays_in_play(held) -> None:
     env, scene = held
     put(scene, BALL, 14.2, 5)
@@ -284,7 +309,7 @@ def test_no_agent_leaves_the_pitch(held) -> None:
     for _ in range(150):
         step(env, {name: rng.choice([0, 1, 1], (2, 3)).tolist() for name in (BLUE, PURPLE)})
         x, z = np.abs(scene.shapes.center[::2, 0, :5])
-        assert z.max() < 7.53
+        assert z.max() < 7.508
         assert x.max() < 17.4
         assert (x + z / np.sqrt(3))[x < 15].max() < 17.9
 

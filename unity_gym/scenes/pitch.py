@@ -21,10 +21,12 @@ from unity_gym.specs import Array
 
 PLAYER_RADIUS, BALL_RADIUS = 0.5, 0.624  # m
 BALL_HEIGHT = 0.5  # m, height of its center
-SIDE = 7.53  # m from the middle to the walls along the sides
+SIDE = 7.508  # m from the middle to the walls along the sides
 MOUTH = 4.25  # m, half of a goal's width
 GOAL_LINE = 15.5  # m from the middle
-GOAL_BACK = 17.4
+# m from the middle to the fronts of a net's sides and to its back, of the goals at -x and at +x
+NET_FRONT = 15.5, 15.47
+NET_BACK = 17.373, 17.356
 # The diagonal walls at the corners, in the quarter where x and z are positive.
 CORNER = 14.46, 6.41  # their center
 CORNER_HALF = 2.4, 0.23  # half of their length and thickness
@@ -43,7 +45,7 @@ _PUSH_BACK = DEPENETRATION * (BALL_RADIUS - BALL_HEIGHT) / TICK
 _STEPS = 4
 _STEP = TICK / _STEPS  # s
 _NEAR = BALL_RADIUS + 0.5  # m from a disc's center; a disc cannot reach farther walls within a step
-_NET = 0.1  # m from the sides of the net to those of the mouth
+_NET = 0.1  # m, thickness of the sides of a net, which end at the sides of the mouth
 _LEAST_CORNER = 15.497 / cos(radians(30))  # x + z / √3 on the diagonal walls
 
 
@@ -52,7 +54,7 @@ class Pitch:
 
     `position` and `velocity` (2: x and z, areas, players and last the ball), `rolling` (2, areas: speed of the ball's
     surface by its rotation), `struck` (bool, areas × players: the player started to touch the ball in the last tick),
-    and `in_goal` (bool, areas × 2: the ball touches the floor of the goal at -x, at +x).
+    and `in_goal` (bool, areas × 2: the ball touches the floor or the net of the goal at -x, at +x).
 
     :param position: Positions, which a tick changes.
     :param blocked: Whether a wall closes the goal at -x.
@@ -126,10 +128,12 @@ def _simulate(discs: _Discs, contacts: _Contacts, struck: Array, in_goal: Array,
     for area in range(areas):
         _slow_down(discs, area, gravity)
         touches[:] = False
+        scored = False
         for _ in range(_STEPS):
             _meet(discs, contacts, area, touches, gaps)
             for disc in range(count):
-                _meet_walls(discs, area, disc, blocked)
+                meets_net = _meet_walls(discs, area, disc, blocked)
+                scored |= meets_net and disc == ball
                 for axis in range(2):
                     position[axis, area, disc] += velocity[axis, area, disc] * _STEP
         for pair in range(len(touches)):
@@ -140,7 +144,7 @@ def _simulate(discs: _Discs, contacts: _Contacts, struck: Array, in_goal: Array,
             contacts.touching[area, pair] = touches[pair]
         x, z = position[0, area, ball], position[1, area, ball]
         reach = sqrt((BALL_RADIUS + CONTACT_DISTANCE) ** 2 - BALL_HEIGHT**2)
-        scored = hypot(max(GOAL_LINE - abs(x), 0.0), max(abs(z) - MOUTH, 0.0)) < reach
+        scored |= hypot(max(GOAL_LINE - abs(x), 0.0), max(abs(z) - MOUTH, 0.0)) < reach
         in_goal[area, 0], in_goal[area, 1] = scored and x < 0, scored and x > 0
         eventful |= scored
     return eventful
@@ -229,21 +233,39 @@ def _stop_rolling(discs: _Discs, area: int, normal: tuple[float, float]) -> None
 
 
 @inner_kernel
-def _meet_walls(discs: _Discs, area: int, disc: int, blocked: bool) -> None:
-    """Apply the impacts of a disc with walls, which follow from its position before any of them."""
+def _meet_walls(discs: _Discs, area: int, disc: int, blocked: bool) -> bool:
+    """Apply the impacts of a disc with walls, which follow from its position before any of them.
+
+    :return: Whether the disc touches a net.
+    """
     place_x, place_z = discs.position[0, area, disc], discs.position[1, area, disc]
-    x, z = abs(place_x), abs(place_z)  # all four quarters are equal
+    x, z = abs(place_x), abs(place_z)  # all four quarters are equal, except for the nets
     if z <= SIDE - _NEAR and x <= BLOCKED - _NEAR and x + z / sqrt(3) <= _LEAST_CORNER - 2 * _NEAR:
-        return
+        return False
     sign_x, sign_z = -1.0 if place_x < 0 else 1.0, -1.0 if place_z < 0 else 1.0
+    goal = 0 if place_x < 0 else 1
+    corner, corner_x, corner_z = _corner(x, z)
+    net, net_x, net_z = _net(x, z, NET_FRONT[goal])
+    meets_net = False
+    if net <= corner + CONTACT_DISTANCE:  # the net stands next to the corner's wall: the nearer one is met first
+        meets_net = _meet_wall(discs, area, disc, net, (sign_x * net_x, sign_z * net_z))
     _meet_wall(discs, area, disc, SIDE - z, (0.0, sign_z))
-    distance, normal_x, normal_z = _corner(x, z)
-    _meet_wall(discs, area, disc, distance, (sign_x * normal_x, sign_z * normal_z))
-    if x > GOAL_LINE:
-        _meet_wall(discs, area, disc, MOUTH - _NET - z, (0.0, sign_z))
-    _meet_wall(discs, area, disc, GOAL_BACK - x, (sign_x, 0.0))
+    _meet_wall(discs, area, disc, corner, (sign_x * corner_x, sign_z * corner_z))
+    meets_net |= _meet_wall(discs, area, disc, NET_BACK[goal] - x, (sign_x, 0.0))
     if blocked:
         _meet_wall(discs, area, disc, BLOCKED + place_x, (-1.0, 0.0))
+    return meets_net
+
+
+@inner_kernel
+def _net(x: float, z: float, front: float) -> tuple[float, float, float]:
+    """Return the distance to the side of a net, whose front is at x = `front`, and the unit vector towards it."""
+    ahead = front - x
+    if ahead <= 0:
+        return MOUTH - _NET - z, 0.0, 1.0
+    aside = min(max(z, MOUTH - _NET), MOUTH) - z
+    distance = hypot(ahead, aside)
+    return distance, ahead / distance, aside / distance
 
 
 @inner_kernel
@@ -261,18 +283,19 @@ def _corner(x: float, z: float) -> tuple[float, float, float]:
 
 
 @inner_kernel
-def _meet_wall(discs: _Discs, area: int, disc: int, distance: float, normal: tuple[float, float]) -> None:
+def _meet_wall(discs: _Discs, area: int, disc: int, distance: float, normal: tuple[float, float]) -> bool:
     """Apply the impact of a disc with a wall and, for players, its friction, and correct a part of their overlap.
 
     :param distance: Distance of the wall from the center of the disc in m.
     :param normal: Unit vector towards the wall.
+    :return: Whether they touch.
     """
     position, velocity = discs.position, discs.velocity
     is_ball = disc == position.shape[2] - 1
     gap = distance - _radius(is_ball)
     speed = velocity[0, area, disc] * normal[0] + velocity[1, area, disc] * normal[1]
     if gap >= max(speed, 0.0) * _STEP:
-        return
+        return gap < CONTACT_DISTANCE
     least = -_BOUNCE * speed if is_ball and speed > _BOUNCE_SPEED else max(gap, 0.0) / _STEP
     change = max(speed - least, 0.0)
     out = min(max(-gap * DEPENETRATION / _STEPS, 0.0), DEPENETRATION_SPEED * _STEP)
@@ -282,9 +305,10 @@ def _meet_wall(discs: _Discs, area: int, disc: int, distance: float, normal: tup
     if is_ball:
         if change > 0:
             _stop_rolling(discs, area, normal)
-        return
+        return True
     toward = velocity[0, area, disc] * normal[0] + velocity[1, area, disc] * normal[1]
     along_x, along_z = velocity[0, area, disc] - toward * normal[0], velocity[1, area, disc] - toward * normal[1]
     share = min(1.0, FRICTION * change / max(hypot(along_x, along_z), 1e-9))
     velocity[0, area, disc] -= along_x * share
     velocity[1, area, disc] -= along_z * share
+    return True

@@ -107,16 +107,17 @@ class Soccer(Scene):
         ]
         tags = [f"{name.split()[0]}Agent" for name in names]
         boxes: list[tuple[str, _Point, _Point, float]] = []  # tag, low, high, yaw
-        for sign, color in ((-1, "blue"), (1, "purple")):
-            goal, near, far, back = f"{color}Goal", sign * pitch.GOAL_LINE, sign * 17.5, sign * pitch.GOAL_BACK
+        for sign, color, front, inside in zip((-1, 1), _COLORS, pitch.NET_FRONT, pitch.NET_BACK, strict=True):
+            goal, near, far, back = f"{color}Goal", sign * front, sign * 17.5, sign * inside
             for z in (-4.25, 4.15):
                 boxes.append((goal, (min(near, far), 0, z), (max(near, far), 3.84, z + 0.1), 0))
             boxes.append((goal, (min(back, far), 0, -4.15), (max(back, far), 3.84, 4.15), 0))
-            boxes.append(("wall", (-15.5, 0, sign * 7.78 - 0.25), (15.5, 4.2, sign * 7.78 + 0.25), 0))
+            side = sign * (pitch.SIDE + 0.23)
+            boxes.append(("wall", (-15.5, 0, side - 0.23), (15.5, 4.02, side + 0.23), 0))
             for side in (-1, 1):
                 x, z, (length, thickness) = sign * pitch.CORNER[0], side * pitch.CORNER[1], pitch.CORNER_HALF
                 turned = sign * side * np.radians(60)
-                boxes.append(("wall", (x - length, 0, z - thickness), (x + length, 4.2, z + thickness), turned))
+                boxes.append(("wall", (x - length, 0, z - thickness), (x + length, 4.02, z + thickness), turned))
         if self.blocked:
             boxes.append(("wall", (-16.01, 0, -3.9575), (-pitch.BLOCKED, 3.53, 3.9575), 0))
         around = [f"{tag} {i}" for i, (tag, *_) in enumerate(boxes)]
