@@ -246,11 +246,12 @@ def _meet_walls(discs: _Discs, area: int, disc: int, blocked: bool) -> bool:
     goal = 0 if place_x < 0 else 1
     corner, corner_x, corner_z = _corner(x, z)
     net, net_x, net_z = _net(x, z, NET_FRONT[goal])
-    meets_net = False
-    if net <= corner + CONTACT_DISTANCE:  # the net stands next to the corner's wall: the nearer one is met first
-        meets_net = _meet_wall(discs, area, disc, net, (sign_x * net_x, sign_z * net_z))
+    # The net stands next to the corner's wall. The nearer one is met first, or both if they are about equally near.
+    is_near = net <= corner + CONTACT_DISTANCE
+    meets_net = is_near and _meet_wall(discs, area, disc, net, (sign_x * net_x, sign_z * net_z))
     _meet_wall(discs, area, disc, SIDE - z, (0.0, sign_z))
-    _meet_wall(discs, area, disc, corner, (sign_x * corner_x, sign_z * corner_z))
+    meets_corner = _meet_wall(discs, area, disc, corner, (sign_x * corner_x, sign_z * corner_z))
+    meets_net |= is_near and meets_corner
     meets_net |= _meet_wall(discs, area, disc, NET_BACK[goal] - x, (sign_x, 0.0))
     if blocked:
         _meet_wall(discs, area, disc, BLOCKED + place_x, (-1.0, 0.0))
