@@ -246,6 +246,15 @@ def test_food_that_is_hit_rolls_to_the_wall(held) -> None:
     assert np.abs(scene.food[1, 0, [GOOD, BAD]] - 0.75).max() < 0.01
 
 
+def test_friction_slows_fast_food_as_its_spin_is_limited_to_7_radians_per_second(held) -> None:
+    env, scene = held
+    put_food(scene, GOOD, -40, -30)
+    scene.food_velocity[0, 0, GOOD] = 20
+    for _ in range(30):
+        step(env)
+    assert scene.food_velocity[0, 0, GOOD] == pytest.approx(7 * 0.75, abs=0.1)
+
+
 def test_agents_stay_in_the_arena(held) -> None:
     env, scene = held
     for _ in range(30):

@@ -42,7 +42,7 @@ GROUND = -2e-5  # m; a body at rest is about this deep in the ground, so that ra
 _ITERATIONS = 6  # as in Unity's scenes
 _NEGLIGIBLE = 1e-9  # kg m/s; the solver has converged if impulses change by less
 _ANGULAR_DRAG = 0.05  # 1/s
-_TOP_SPIN = 7.0  # rad/s; Unity's limit
+MAX_SPIN = 7.0  # rad/s; Unity's default limit, to which a tick first reduces the angular velocity of a body
 
 
 class Bodies:
@@ -291,7 +291,7 @@ def _simulate_areas(
         for body in range(bodies):
             for axis in range(3):
                 velocity[axis, area, body] = motion.speed[body, axis]
-            world.spin[area, body] = max(-_TOP_SPIN, min(_TOP_SPIN, motion.speed[body, 3]))
+            world.spin[area, body] = max(-MAX_SPIN, min(MAX_SPIN, motion.speed[body, 3]))
 
 
 @inner_kernel

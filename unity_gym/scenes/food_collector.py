@@ -8,7 +8,7 @@ import numpy as np
 
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
-from unity_gym.scenes.bodies import FRICTION, TICK, Bodies
+from unity_gym.scenes.bodies import FRICTION, MAX_SPIN, TICK, Bodies
 from unity_gym.scenes.drawing import BLACK, BLUE, FLOOR, GREEN, RED, WALL, YELLOW, Canvas
 from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.scene import Scene
@@ -35,6 +35,7 @@ _SPHERE_INERTIA = 0.4  # of m r²
 _ANGULAR_DRAG = 0.05  # 1/s
 _GRAVITY = 9.81  # m/s²
 _ROLLING = 1 / (1 + 1 / _SPHERE_INERTIA)  # the share of the slip whose removal makes a sphere roll
+_MAX_ROLLING = MAX_SPIN * _FOOD_RADIUS  # m/s
 _RESTING = 0.1  # m/s; slower food hits nothing
 _TAGS = ("food", "agent", "wall", "badFood", "frozenAgent")
 
@@ -50,8 +51,8 @@ class FoodCollector(Scene):
     `food_velocity`; `scale`, `shooting` and `thaws_after` of the agents (areas, agents). Heights are above the
     floor.
 
-    An agent that eats food pushes it before the food respawns elsewhere, so that it continues rolling there, with
-    little loss.
+    An agent that eats food pushes it before the food respawns elsewhere, so that it continues rolling there. It rolls
+    at 5.25 m/s at most, as Unity limits its spin; friction slows faster food down to this speed.
     """
 
     default_areas = 4
@@ -322,6 +323,9 @@ def _roll(food: Array, velocity: Array, spin: Array) -> None:
             fall = velocity[1, area, piece] - _GRAVITY * TICK
             stop = max(-max(gap, 0.0) / TICK - fall, 0.0) if gap < _CONTACT_DISTANCE else 0.0
             velocity[1, area, piece] = fall + stop
+            rolling = sqrt(spin[0, area, piece] ** 2 + spin[1, area, piece] ** 2)
+            for axis in range(2):
+                spin[axis, area, piece] *= min(1.0, _MAX_ROLLING / max(rolling, 1e-9))
             slip_x, slip_z = (
                 velocity[0, area, piece] - spin[0, area, piece],
                 velocity[2, area, piece] - spin[1, area, piece],

@@ -5,7 +5,9 @@ the normal of that moment. As in Unity's physics engine, impacts at less than 2 
 80 % of an overlap, by at most 10 m/s.
 
 The ball is held at a height at which it is partly in the pitch, which therefore pushes against it: friction makes it
-roll within a few ticks. By the same engine's rules, a bounce ends its rolling. Neither has been compared with Unity.
+roll within a few ticks. But it rolls at 4.4 m/s at most, as Unity limits its spin, so friction slows a faster ball down
+to this speed. By the same engine's rules, a bounce ends its rolling. None of this has been compared with Unity, but
+Unity's network scores sooner, and no goals of its own, with the limit.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unity_gym.scenes.bodies import CONTACT_DISTANCE, DEPENETRATION, DEPENETRATION_SPEED, FRICTION, TICK
+from unity_gym.scenes.bodies import CONTACT_DISTANCE, DEPENETRATION, DEPENETRATION_SPEED, FRICTION, MAX_SPIN, TICK
 from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.specs import Array
 
@@ -40,6 +42,7 @@ _BOUNCE_SPEED = 2.0  # m/s
 _KICK = 2000.0  # N, for one tick
 _GROUND_FRICTION = (FRICTION + 0.1) / 2
 _ROLLING = 2 / 7  # the share of its slip that the ball loses until it rolls
+_MAX_ROLLING = MAX_SPIN * BALL_RADIUS  # m/s
 # The speed that the ground returns to the sunk ball per tick, from which friction follows.
 _PUSH_BACK = DEPENETRATION * (BALL_RADIUS - BALL_HEIGHT) / TICK
 _STEPS = 4
@@ -165,6 +168,9 @@ def _slow_down(discs: _Discs, area: int, gravity: float) -> None:
     for axis in range(2):
         velocity[axis, area, ball] *= 1 - TICK * _BALL_DRAG
         rolling[axis, area] *= 1 - TICK * _BALL_DRAG
+    limit = min(1.0, _MAX_ROLLING / max(hypot(rolling[0, area], rolling[1, area]), 1e-9))
+    for axis in range(2):
+        rolling[axis, area] *= limit
     slip = velocity[0, area, ball] - rolling[0, area], velocity[1, area, ball] - rolling[1, area]
     most = _GROUND_FRICTION * (_PUSH_BACK + gravity * TICK)
     share = min(_ROLLING, most / max(hypot(slip[0], slip[1]), 1e-9))
