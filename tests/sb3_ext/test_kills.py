@@ -26,7 +26,7 @@ import yaml
 from sb3_ext.checkpoints import read_checkpoint
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 SMALL = {"hidden_units": 16, "num_layers": 1}
 # A configuration, changes to its behavior, and options.
 RUNS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
