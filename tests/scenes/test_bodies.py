@@ -134,6 +134,17 @@ def test_a_floating_body_keeps_its_height() -> None:
     assert bodies.velocity[:, 0, RIGHT] == pytest.approx([2, 0, 0])  # and has no friction with the object below
 
 
+def test_a_heavy_body_plows_through_a_light_anchored_one() -> None:
+    bodies = pair(-0.1, masses=(25, 1), anchored=["right"])
+    before = bodies.shapes.center[0, 0, RIGHT]
+    bodies.velocity[0, 0, LEFT] = 20
+    for tick in range(1, 3):
+        bodies.simulate()
+        assert bodies.velocity[:, 0, LEFT] == pytest.approx([20 * (25 / 26) ** tick, 0, 0])
+        assert (bodies.shapes.center[0, 0, RIGHT], bodies.velocity[0, 0, RIGHT]) == (before, 0)
+    assert gap(bodies) < -0.7
+
+
 def test_what_lies_below_stops_a_spin_at_two_points() -> None:
     bodies = pair(3.0, gravity=10, turning=["right"])
     for _ in range(150):

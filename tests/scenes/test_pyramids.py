@@ -79,7 +79,8 @@ def step(env: UnityEnvironment, *actions: int) -> None:
 
 
 def press(env: UnityEnvironment, scene: Pyramids) -> None:
-    """Press the switch of the first area."""
+    """Press the switch of the first area, which has landed."""
+    scene.shapes.center[1, 0, 1], scene.bodies.velocity[1, 0, 1] = 2, 0
     x, _, z = scene.shapes.center[:, 0, 1]
     put(scene, x - 3, z, 90)
     step(env, FORWARD)
@@ -380,6 +381,46 @@ def test_rays_meet_the_walls_of_the_northwestern_zone_where_unitys_demonstration
             seen = expected[:, WALL] == 1
             assert (ours[seen, WALL] == 1).all()
             assert np.abs(ours - expected)[seen, FRACTION].max() * LENGTH < 0.002
+
+
+def test_a_switch_falls_from_two_meters_and_hides_nothing_until_then(held) -> None:
+    env, scene = held
+    height = scene.shapes.center[1, 0]
+    assert height[1] == 4  # of its center
+    move_away(scene)
+    scene.shapes.center[:, 0, 1] = 0, 4, 10
+    scene.shapes.center[::2, 0, 2] = 0, 10
+    put(scene, 0, 0)
+    step(env, NOTHING)
+    assert not scene.agents._sensors[0].observe(np.arange(1)).reshape(7, 8)[0, SWITCH_OFF]
+    for _ in range(7):
+        step(env, NOTHING)
+    assert height[1:3] == pytest.approx([2, 1.375], abs=1e-3)
+    ahead = scene.agents._sensors[0].observe(np.arange(1)).reshape(7, 8)[0]
+    assert ahead[SWITCH_OFF]
+    assert ahead[FRACTION] * LENGTH == pytest.approx(10 - 2 - 0.5, abs=1e-3)
+
+
+def test_a_fast_agent_plows_through_the_switch_as_in_unitys_demonstration(held, demonstration) -> None:
+    """The switch weighs 1 kg: contacts take 1/26 of the agent's speed per tick, then throw the switch up."""
+    env, scene = held
+    move_away(scene)
+    chosen = dict(zip(demonstration.rows.tolist(), demonstration.actions.discrete[:, 0].tolist(), strict=True))
+    record, degrees = 333, 334
+    put(scene, -33.5304, 18.358, degrees)
+    scene.shapes.center[:, 0, 1] = -38.84, 2, 27.585  # where rays meet it
+    scene.bodies.velocity[1, 0, 1] = 0
+    right, _, ahead = demonstration.record_observations[3][record, 1:]
+    sin, cos = np.sin(np.radians(degrees)), np.cos(np.radians(degrees))
+    scene.bodies.velocity[:, 0, 0] = cos * right + sin * ahead, 0, cos * ahead - sin * right
+    for decision, most in enumerate((0.01, 0.01, 0.15, 0.5, 0.5)):  # m/s; the hit is in the third decision
+        step(env, chosen[record + decision])
+        ours = env.get_steps(NAME)[0].obs[3][0]
+        expected = demonstration.record_observations[3][record + decision + 1]
+        assert np.abs(ours - expected)[1:].max() < most
+        assert scene._is_on[0] == expected[0]
+    assert scene.shapes.center[0, 0, 1] == -38.84
+    assert scene.shapes.center[1, 0, 1] > 2.5
 
 
 def test_every_transition_of_the_demonstration_without_a_contact_has_the_recorded_velocity(demonstration) -> None:

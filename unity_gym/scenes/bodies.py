@@ -59,6 +59,8 @@ class Bodies:
     :param solids: Names of the things that bodies collide with in addition to each other; rays may hit more things.
     :param gravity: Acceleration in m/s².
     :param floating: Names of bodies that keep their height.
+    :param anchored: Names of bodies that only rise and fall. As in PhysX, contacts still share momentum with them as
+        if they were free, and they lose their horizontal speed afterwards: a heavy body plows through a light one.
     :param turning: Names of bodies that contacts turn.
     :param on_ground: Whether there is ground at height 0 everywhere.
     """
@@ -72,6 +74,7 @@ class Bodies:
         *,
         gravity: float,
         floating: Sequence[str] = (),
+        anchored: Sequence[str] = (),
         turning: Sequence[str] = (),
         on_ground: bool = True,
     ) -> None:
@@ -88,6 +91,7 @@ class Bodies:
         self._weight[:, :count] = 1 / np.array(masses)
         self._weight[1, [shapes.index(name) for name in floating]] = 0
         self._turns = np.isin(shapes.names, turning)
+        self._anchored = np.isin(shapes.names, anchored)
         fixed = [shapes.index(name) for name in solids]
         pairs = [(i, j) for i in range(count) for j in (*range(i + 1, count), *fixed)]
         self._pairs = np.array(pairs)
@@ -130,6 +134,7 @@ class Bodies:
             self.ground_friction,
             self._weight,
             self._turns,
+            self._anchored,
             self._pairs,
             self._touching,
             self._entered,
@@ -150,6 +155,7 @@ class _World(NamedTuple):
     ground_friction: Array
     weight: Array
     turns: Array
+    anchored: Array
 
 
 class _Motion(NamedTuple):
@@ -223,13 +229,14 @@ def _simulate(
     ground_friction: Array,
     weight: Array,
     turns: Array,
+    anchored: Array,
     pairs: Array,
     touching: Array,
     entered: Array,
     gravity: float,
     on_ground: bool,
 ) -> None:
-    world = _World(center, half, yaw, velocity, spin, drag, ground_friction, weight, turns)
+    world = _World(center, half, yaw, velocity, spin, drag, ground_friction, weight, turns, anchored)
     bodies = drag.shape[1]
     n, things = len(pairs), len(turns)
     motion = _Motion(np.zeros((things, 4)), np.zeros((things, 4)))
@@ -284,13 +291,14 @@ def _simulate_areas(
                 break
         for body in range(bodies):
             for axis in range(3):
-                center[axis, area, body] += motion.speed[body, axis] * TICK
+                if axis == 1 or not world.anchored[body]:
+                    center[axis, area, body] += motion.speed[body, axis] * TICK
             world.yaw[area, body] += motion.speed[body, 3] * TICK
         _solve(motion, contacts, count, contacts.lasting)
         _stand(motion, ground, ground.lasting)
         for body in range(bodies):
             for axis in range(3):
-                velocity[axis, area, body] = motion.speed[body, axis]
+                velocity[axis, area, body] = motion.speed[body, axis] if axis == 1 or not world.anchored[body] else 0.0
             world.spin[area, body] = max(-MAX_SPIN, min(MAX_SPIN, motion.speed[body, 3]))
 
 

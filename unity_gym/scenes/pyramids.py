@@ -25,7 +25,10 @@ _AGENT_MASS = 25.0  # kg
 # Bricks weigh 2 kg in Unity. These never turn and so jam less: 6 kg slow an agent as in Unity's demonstration.
 _BRICK_MASS = 6.0
 _HALF = 0.5  # m, half of an edge of an agent and of a brick
-_DROP = 2.0  # m, starting height of the agents
+_DROP = 2.0  # m, starting height of the agents' centers and of the undersides of switches
+_SWITCH_MASS = 1.0  # kg
+_SWITCH_HALF = 2.0  # m, half of an edge of a switch
+_BUTTON_HEIGHT = 1.375  # m, of its center above the underside of the switch
 
 _ZONES = np.array([(x, z) for z in (-30.0, 0.0, 30.0) for x in (-30.0, 0.0, 30.0)])
 _ZONE_SPREAD = 25 / 2.1  # m around the middle of a zone in which things are placed
@@ -75,7 +78,8 @@ class Pyramids(Scene):
     """16 areas with one agent each.
 
     Each tick gives a reward of -1/5000. When the agent touches the gold, the reward is 2 and the episode ends. Pyramids
-    appear in place instead of falling by 2 m. Those of stones are static, and each of their layers is one box.
+    appear in place instead of falling by 2 m. Those of stones are static, and each of their layers is one box. A switch
+    falls by 2 m. It only rises and falls, but as in Unity, a fast agent plows through it and throws it up.
     """
 
     default_areas = 16
@@ -108,10 +112,17 @@ class Pyramids(Scene):
         for name, (left, right, near, far, height) in zip(walls, _WALLS, strict=True):
             shapes.place(name, (left, -1, near), (right, height, far))
 
-        solids = ["switch", *stones[::4], *walls]
-        self.bodies = Bodies(shapes, masses=[_AGENT_MASS], drags=[2], solids=solids, gravity=_GRAVITY)
+        solids = [*stones[::4], *walls]
+        self.bodies = Bodies(
+            shapes,
+            masses=[_AGENT_MASS, _SWITCH_MASS],
+            drags=[2, 0],
+            solids=solids,
+            gravity=_GRAVITY,
+            anchored=["switch"],
+        )
         self.walkers = Walkers(self.bodies, 1)
-        columns = [shapes.index(name) for name in solids]
+        columns = [shapes.index(name) for name in ("switch", *solids)]
         self.heap = Heap(shapes, _HEAP, _BRICK_MASS, _AGENT, _AGENT_MASS, columns, _GRAVITY)
         self._zones = np.zeros((areas, len(_ZONES)), np.int64)  # of the agent, the switch, the bricks, the stones
         self._is_on = np.zeros(areas, bool)
@@ -167,6 +178,8 @@ class Pyramids(Scene):
         self.bodies.velocity[:, rows, _AGENT] = 0
 
         shapes.center[::2, rows, _SWITCH] = shapes.center[::2, rows, _BUTTON] = self._places(rows, 1)
+        shapes.center[1, rows, _SWITCH] = _DROP + _SWITCH_HALF
+        self._lift_buttons()
         self._set_switch(rows, False)
         for pyramid in range(_STONE_PYRAMIDS):
             first = _STONES.start + 4 * pyramid
@@ -188,6 +201,11 @@ class Pyramids(Scene):
             self._build(rows, _HEAP, _BRICKS, self._places(rows, 2))
             self.heap.rest(rows)
 
+    def _lift_buttons(self) -> None:
+        """Move the buttons, which are inside the switches, to their heights."""
+        height = self.shapes.center[1]
+        height[:, _BUTTON] = height[:, _SWITCH] - _SWITCH_HALF + _BUTTON_HEIGHT
+
     def _act(self, rows: Array) -> None:
         self.walkers.move(rows, self.agents.discrete[rows, 0], _MOVES)
         self.agents.reward[rows] -= 1 / _MAX_STEP
@@ -196,6 +214,7 @@ class Pyramids(Scene):
         """Move all bodies by a tick; a pressed switch turns on, and touched gold ends the episode."""
         self.heap.simulate(self.bodies.velocity)
         self.bodies.simulate()
+        self._lift_buttons()
         pressed = self.bodies.entered("agent", "switch") & ~self._is_on
         if pressed.any():
             self._set_switch(np.flatnonzero(pressed), True)
