@@ -100,6 +100,14 @@ def test_a_still_platform_lets_the_ball_roll_with_five_sevenths_of_the_slope(lau
     assert compared > 10
 
 
+def test_the_spin_of_a_ball_is_limited_to_unitys_default_of_7_rad_per_second() -> None:
+    with held_scene(ThreeDBall) as (_, scene):
+        scene.offset[:, 0] = 0, 4, 0
+        scene.spin[:, 0] = 12, 0, 16
+        scene.simulate()
+        assert scene.spin[:, 0] == pytest.approx([4.2, 0, 5.6])
+
+
 def test_actions_tilt_by_two_degrees_per_tick_up_to_a_quarter(launch) -> None:
     client = launch("3DBall", "--areas", "1")
     message = client.start()

@@ -12,6 +12,7 @@ import numpy as np
 
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.bodies import MAX_SPIN
 from unity_gym.scenes.drawing import BLUE, ORANGE
 from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.perspective import Solids, follow, photograph
@@ -122,6 +123,8 @@ def _roll(rotation: Array, offset: Array, velocity: Array, spin: Array, radius: 
         v = velocity[0, area], velocity[1, area] - gravity * _TICK, velocity[2, area]
         damping = 1 - _ANGULAR_DRAG * _TICK
         turning = spin[0, area] * damping, spin[1, area] * damping, spin[2, area] * damping
+        limit = min(1.0, MAX_SPIN / (sqrt(_dot(turning, turning)) + 1e-9))
+        turning = turning[0] * limit, turning[1] * limit, turning[2] * limit
 
         right, up, ahead = _rotation_matrix(
             (rotation[0, area], rotation[1, area], rotation[2, area], rotation[3, area])
