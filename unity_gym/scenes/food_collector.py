@@ -324,8 +324,9 @@ def _roll(food: Array, velocity: Array, spin: Array) -> None:
             stop = max(-max(gap, 0.0) / TICK - fall, 0.0) if gap < _CONTACT_DISTANCE else 0.0
             velocity[1, area, piece] = fall + stop
             rolling = sqrt(spin[0, area, piece] ** 2 + spin[1, area, piece] ** 2)
+            share = min(1.0, _MAX_ROLLING / max(rolling, 1e-9))
             for axis in range(2):
-                spin[axis, area, piece] *= min(1.0, _MAX_ROLLING / max(rolling, 1e-9))
+                spin[axis, area, piece] *= share
             slip_x, slip_z = (
                 velocity[0, area, piece] - spin[0, area, piece],
                 velocity[2, area, piece] - spin[1, area, piece],

@@ -112,8 +112,8 @@ class Soccer(Scene):
             for z in (-4.25, 4.15):
                 boxes.append((goal, (min(near, far), 0, z), (max(near, far), 3.84, z + 0.1), 0))
             boxes.append((goal, (min(back, far), 0, -4.15), (max(back, far), 3.84, 4.15), 0))
-            side = sign * (pitch.SIDE + 0.23)
-            boxes.append(("wall", (-15.5, 0, side - 0.23), (15.5, 4.02, side + 0.23), 0))
+            near, far = sign * pitch.SIDE, sign * (pitch.SIDE + 0.46)
+            boxes.append(("wall", (-15.5, 0, min(near, far)), (15.5, 4.02, max(near, far)), 0))
             for side in (-1, 1):
                 x, z, (length, thickness) = sign * pitch.CORNER[0], side * pitch.CORNER[1], pitch.CORNER_HALF
                 turned = sign * side * np.radians(60)

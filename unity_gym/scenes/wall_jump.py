@@ -164,9 +164,9 @@ class WallJump(Scene):
     def simulate(self) -> None:
         """Move agents and blocks by a tick; an agent that was in the goal and lands or stands ends its episode."""
         shapes = self.shapes
-        in_goal = np.flatnonzero(_are_in_goal(shapes.center, shapes.half, shapes.yaw)).tolist()
+        in_goal = _are_in_goal(shapes.center, shapes.half, shapes.yaw)
         self.bodies.simulate()
-        arrived = np.array([row for row in in_goal if _feet_are_on_ground(shapes.center, shapes.half, row)], np.int64)
+        arrived = np.flatnonzero(in_goal & _have_feet_on_ground(shapes.center, shapes.half))
         if len(arrived):
             self.agents.reward[arrived] = 1
             self.agents.end_episode(arrived)
@@ -290,6 +290,16 @@ def _have_fallen(rows: Array, center: Array, half: Array) -> Array:
             above = above or _is_over(center, half, rows[k], _AGENT, ground)
         fallen[k] = not (above and _is_over(center, half, rows[k], _BLOCK, _PLATFORM))
     return fallen
+
+
+@kernel
+def _have_feet_on_ground(center: Array, half: Array) -> Array:
+    """Return the small check of each agent, bool (areas)."""
+    areas = center.shape[1]
+    standing = np.zeros(areas, np.bool_)
+    for area in range(areas):
+        standing[area] = _feet_are_on_ground(center, half, area)
+    return standing
 
 
 @kernel
