@@ -7,7 +7,7 @@ the normal of that moment. As in Unity's physics engine, impacts at less than 2 
 The ball is held at a height at which it is partly in the pitch, which therefore pushes against it: friction makes it
 roll within a few ticks. But it rolls at 4.4 m/s at most, as Unity limits its spin, so friction slows a faster ball down
 to this speed. By the same engine's rules, a bounce ends its rolling. None of this has been compared with Unity, but
-Unity's network scores sooner, and no goals of its own, with the limit.
+Unity's network wins more matches with the limit (docs/environments/scenes.md).
 """
 
 from __future__ import annotations
