@@ -430,7 +430,7 @@ class BC(UnityAlgorithm):
         policy.set_training_mode(True)
         refresh_memory(policy, rollout)
         decisions, valid = sequences
-        order = torch.randperm(len(decisions), device=self.device)
+        order = torch.randperm(len(decisions))
         losses = []
         for part in torch.split(order, max(self.batch_size // decisions.shape[1], 1)):
             self._update_learning_rate(policy.optimizer)
@@ -517,10 +517,10 @@ class _Progress(ProgressBarCallback):
 def _split(rollout: Rollout, length: int, part: float) -> tuple[Sequences, Sequences | None]:
     """Return training and validation part (None for none), in sequences of `length` decisions."""
     decisions, valid = rollout.sequences(length)
-    trajectory = rollout.trajectory[decisions[:, 0]]
+    trajectory = rollout.trajectory.cpu()[decisions[:, 0]]
     n = len(rollout.lengths)
     if part * n >= 1:
-        chosen = torch.randperm(n, device=trajectory.device)[: round(part * n)]
+        chosen = torch.randperm(n)[: round(part * n)]
         is_validation = torch.isin(trajectory, chosen)
     else:
         count = trajectory.bincount()  # sequences per trajectory

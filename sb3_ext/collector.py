@@ -77,10 +77,12 @@ class Collector:
         if not len(rows):
             return actions
         memory = self._memory[rows]
-        *observations, before = policy.tensors([*(array[rows] for array in table.observations), memory])
-        masks = torch.as_tensor(table.action_mask[rows], device=before.device) if spec.discrete_size else None
+        arrays = [array[rows] for array in (*table.observations, table.action_mask)]
+        *observations, masks, before = policy.tensors([*arrays, memory])
         with torch.no_grad():
-            raw, log_probs, after = policy.act(observations, masks, before, deterministic, self.generator)
+            raw, log_probs, after = policy.act(
+                observations, masks if spec.discrete_size else None, before, deterministic, self.generator
+            )
         selected = raw.cpu().numpy()
         performed = policy.environment_actions(selected)
         actions.continuous[rows], actions.discrete[rows] = performed.continuous, performed.discrete

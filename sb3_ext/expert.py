@@ -60,7 +60,7 @@ class Expert(Rollout):
 
     def sample(self, size: int) -> Batch:
         """Return `size` decisions, sampled with replacement (torch's global generator)."""
-        return Batch(self, torch.randint(len(self), (size, 1), device=self.rewards.device), None)
+        return Batch(self, torch.randint(len(self), (size, 1)), None)
 
 
 def demonstration_exists(demonstration: DemonstrationSource) -> bool:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sb3_ext.hardware import to_device
 from unity_gym.specs import Array
 
 
 @dataclass
 class GroupIndex:
-    """Sets of rows of a table: int64 (sets, most members), and bool of the same shape, False where a set has fewer."""
+    """Sets of rows of a table: int64 (sets, most members), and bool of the same shape, False where a set has fewer.
+
+    They are on the CPU, as the sizes of selected sets would have to be read from a GPU; `to_device` copies them.
+    """
 
     rows: torch.Tensor
     present: torch.Tensor
@@ -33,8 +37,12 @@ class GroupIndex:
         rows[self.present] = place
         return used, GroupIndex(rows, self.present)
 
+    def to_device(self, device: torch.device) -> GroupIndex:
+        """Return the sets on a device."""
+        return GroupIndex(to_device(self.rows, device), to_device(self.present, device))
+
     @classmethod
-    def from_pairs(cls, pairs: Array, count: int, device: torch.device | str) -> GroupIndex:
+    def from_pairs(cls, pairs: Array, count: int) -> GroupIndex:
         """Return `count` sets from pairs int64 (pairs, 2) of the index of a set and a row."""
         sets, rows = pairs.T
         order = np.argsort(sets, kind="stable")
@@ -44,4 +52,4 @@ class GroupIndex:
         grid = np.zeros((count, sizes.max(initial=0)), np.int64)
         grid[sets, position] = rows
         present = np.arange(grid.shape[1]) < sizes[:, np.newaxis]
-        return cls(torch.from_numpy(grid).to(device), torch.from_numpy(present).to(device))
+        return cls(torch.from_numpy(grid), torch.from_numpy(present))

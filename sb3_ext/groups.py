@@ -274,7 +274,7 @@ class Groups:
     """Groups of a rollout of n decisions.
 
     - `observations`: one (n + context members, *shape) per sensor, `actions`: (n + context members, dimensions)
-    - `members`: the members of each state, as rows of these; `state`: int64 (n,), the state of each decision
+    - `members`: the members of each state, as rows of these; `state`: int64 (n,) on the CPU, the state of each decision
     - `end_observations`: one (e, *shape) per sensor, `end_members`: the members after each trajectory, as rows of these
     - `groupmate_rewards`: float32 (n,), see `GroupTrajectories`
     - `row`, `ended`: int64 and bool (trajectories,), the row of the table, and whether the agent's episode ended
@@ -317,10 +317,10 @@ class GroupRollout(Rollout):
         rollout.groups = Groups(
             observations,
             actions,
-            GroupIndex.from_pairs(trajectories.members, states, device),
-            tensor(decisions["state"]),
+            GroupIndex.from_pairs(trajectories.members, states),
+            torch.from_numpy(decisions["state"]),
             [tensor(trajectories.end_states[name]) for name in sensors],
-            GroupIndex.from_pairs(trajectories.end_members, len(trajectories.lengths), device),
+            GroupIndex.from_pairs(trajectories.end_members, len(trajectories.lengths)),
             tensor(decisions["groupmate_reward"].astype(np.float32)),
             tensor(ends["row"]),
             tensor(ends["is_episode_end"]),
@@ -332,4 +332,4 @@ class GroupRollout(Rollout):
         """See `Rollout`. Members of a group stay together, so that the critic processes each state once for them."""
         groups = self.groups
         place = torch.from_numpy(np.random.permutation(len(groups.members)))  # noqa: NPY002
-        return torch.argsort(place.to(sequences.device)[groups.state[sequences[:, 0]]], stable=True)
+        return torch.argsort(place[groups.state[sequences[:, 0]]], stable=True)

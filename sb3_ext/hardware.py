@@ -6,14 +6,25 @@ together, times the rows of a minibatch.
 | weights × rows | threads |
 |---|---|
 | below 25 million | 1 |
-| from 25 million | 2 |
+| below 75 million | 2 |
+| below 120 million | 4 |
+| from 120 million | 8 |
 
-A second thread makes small updates slower. On two cores, the update of a minibatch takes, with one and with two
-threads: 3DBall (2.3 million) 0.89 and 0.92 ms, Hallway (21 million) 3.4 and 3.6 ms, PushBlock (31 million) 3.4 and
-2.4 ms, Pyramids (90 million) 7.2 and 4.9 ms, CooperativePushBlock (494 million) 88 and 51 ms.
-`python tests/benchmarks/torch_threads.py` measures all scenes. More than two threads were not measured. Updates that
-run while agents act, or while reward signals learn, leave one core to them. Once all agents wait for the update, it
-uses their core, too.
+Further threads make small updates slower. On 16 cores, the update of a minibatch takes, with 1, 2, 4 and 8 threads:
+
+| | million | 1 | 2 | 4 | 8 |
+|---|---|---|---|---|---|
+| 3DBall | 2.3 | 1.4 ms | 1.4 ms | 1.4 ms | 1.3 ms |
+| Hallway | 21 | 4.0 ms | 4.5 ms | 4.5 ms | 5.0 ms |
+| PushBlock | 31 | 2.9 ms | 2.3 ms | 2.0 ms | 2.5 ms |
+| Pyramids | 90 | 5.5 ms | 3.7 ms | 2.8 ms | 3.1 ms |
+| Sorter | 127 | 165 ms | 105 ms | 64 ms | 43 ms |
+| GridWorld | 153 | 22 ms | 13 ms | 8.5 ms | 7.6 ms |
+| CooperativePushBlock | 494 | 103 ms | 63 ms | 41 ms | 26 ms |
+
+`python tests/benchmarks/devices.py --devices cpu:1 cpu:2 cpu:4 cpu:8` measures them. There are never more threads than
+physical cores. Updates that run while agents act, or while reward signals learn, leave one core to them. Once all
+agents wait for the update, it uses their core, too.
 
 Threads of torch wait for each other without leaving their cores, on Linux for 300,000 attempts. If another process
 takes one of these cores, such an update takes many times as long with two threads as with one. So this package sets
@@ -45,10 +56,11 @@ from torch import nn
 from unity_gym.errors import UnityGymError
 from unity_gym.machine import usable_cores
 
-_THREADS = ((25_000_000, 1), (float("inf"), 2))
+_THREADS = ((25_000_000, 1), (75_000_000, 2), (120_000_000, 4), (float("inf"), 8))
 """Exclusive upper bound of weights times rows for a number of threads, and that number."""
 _OMP_PAUSE_SOFT = 1  # of the OpenMP standard
 _current = torch.get_num_threads()
+_PHYSICAL_CORES = _current  # torch's default
 
 
 def require_device(name: str | None) -> None:
@@ -81,18 +93,23 @@ def _count(kind: str) -> int:
     return 0 if backend is None else int(backend.device_count())
 
 
+def to_device(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """Return a tensor of the host on a device, without waiting for the work that a GPU has not done yet."""
+    return tensor.to(device, non_blocking=torch.device(device).type == "cuda")
+
+
 def update_size(policy: nn.Module, batch_size: int) -> int:
     """Return the number of weights of a policy times the rows of a minibatch."""
     return batch_size * sum(parameter.numel() for parameter in policy.parameters())
 
 
 def threads_for(size: int, reserved: int = 0) -> int:
-    """Return the number of threads for updates of a size, at most one per core; see `update_size`.
+    """Return the number of threads for updates of a size, at most one per physical core; see `update_size`.
 
     :param reserved: Number of cores for other work, of which at least one is left to the updates.
     """
     threads = next(threads for limit, threads in _THREADS if size < limit)
-    return min(threads, max(usable_cores() - reserved, 1))
+    return min(threads, _PHYSICAL_CORES, max(usable_cores() - reserved, 1))
 
 
 def use_threads(sizes: Iterable[int], reserved: int = 0) -> None:

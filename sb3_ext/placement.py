@@ -246,9 +246,9 @@ class RemoteSampler:
 
     def _assignment(self, learner: Learner) -> tuple[Any, ...]:
         policy = learner.model.acting_policy.acting_copy().to("cpu")
-        generator = torch.Generator()
-        if learner.model.collector.generator is not None and self._number == 0 and policy.device.type == "cpu":
-            generator.set_state(learner.model.collector.generator.get_state())
+        generator, here = torch.Generator(), learner.model.collector.generator
+        if here is not None and self._number == 0 and here.device.type == "cpu":
+            generator.set_state(here.get_state())
         else:
             generator.manual_seed(torch.initial_seed() + self._number)
         state = (policy, learner.model.collection, generator.get_state(), learner.model.version, learner.self_play)

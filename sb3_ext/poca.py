@@ -16,6 +16,7 @@ from sb3_ext.distributions import ActionDistribution
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.group_index import GroupIndex
 from sb3_ext.groups import GroupRollout, Groups
+from sb3_ext.hardware import to_device
 from sb3_ext.imitation import BehavioralCloning
 from sb3_ext.networks.group import GroupBody
 from sb3_ext.networks.layers import value_layer
@@ -72,7 +73,7 @@ class UnityPOCAPolicy(UnityPolicy):
         """Return V and b (m, 2, signals) and log-probabilities (m, act_dim) of decisions, and their distribution."""
         _, distribution = self._forward_actor(batch)
         groups = _groups_of(batch.rollout)
-        features, counts = self._features(groups, batch.index)
+        features, counts = self._features(groups, batch.decisions)
         if self.group_body.memory is not None:
             features, _ = self._update_memory(features, groups.memory[batch.index[:: batch.length]], batch.length)
         return self._both(features, counts), distribution.log_probs_per_dimension(batch.actions), distribution
@@ -96,13 +97,13 @@ class UnityPOCAPolicy(UnityPolicy):
         """
         groups = _groups_of(rollout)
         features, counts = self._all_features(groups)
-        ends = torch.arange(len(groups.end_members), device=features.device)
+        ends = torch.arange(len(groups.end_members))
         end_features = torch.cat([self._end_features(groups, part) for part in torch.split(ends, CHUNK)])
         memory = groups.memory[: len(ends)]
         if self.group_body.memory is not None:
             features, memory = self._follow(rollout, features)
             end_features, _ = self.group_body.memory(end_features, memory[:, 0], 1)
-        following = self._head(end_features, groups.end_members.present.sum(1))
+        following = self._head(end_features, to_device(groups.end_members.present.sum(1), end_features.device))
         return self._both(features, counts), following, memory
 
     @torch.no_grad()
@@ -116,26 +117,37 @@ class UnityPOCAPolicy(UnityPolicy):
         self._follow(rollout, self._all_features(_groups_of(rollout))[0])
 
     def _features(self, groups: Groups, decisions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features of V and b (m, 2, width) before the LSTM, and member counts (m,), of decisions (m,)."""
+        """Return features of V and b (m, 2, width) before the LSTM, and member counts (m,).
+
+        :param groups: Groups of a rollout.
+        :param decisions: Decisions, int64 (m,), on the CPU.
+        """
         states, state = torch.unique(groups.state[decisions], return_inverse=True)
         members = groups.members[states]
         used, sets = members.used()
         is_own = (members.rows[state] == decisions.unsqueeze(1)) & members.present[state]
+        indices = used, state, is_own.int().argmax(1), sets.present.sum(1)[state]
+        device = groups.actions.device
+        used, state, own, counts = (to_device(index, device) for index in indices)
         seen = [array.index_select(0, used) for array in groups.observations]
-        features = self.group_body(seen, sets, groups.actions[used], state, is_own.int().argmax(1))
+        features = self.group_body(seen, sets.to_device(device), groups.actions[used], state, own)
         of_states, of_baselines = features.split([len(states), len(decisions)])
-        return torch.stack([of_states[state], of_baselines], 1), sets.present.sum(1)[state]
+        return torch.stack([of_states[state], of_baselines], 1), counts
 
     def _all_features(self, groups: Groups) -> tuple[torch.Tensor, torch.Tensor]:
-        decisions = torch.arange(len(groups.state), device=groups.state.device)
+        decisions = torch.arange(len(groups.state))
         parts = [self._features(groups, part) for part in torch.split(decisions, CHUNK)]
         features, counts = zip(*parts, strict=True)
         return torch.cat(features), torch.cat(counts)
 
     def _end_features(self, groups: Groups, trajectories: torch.Tensor) -> torch.Tensor:
-        """Return features of V (t, width) before the LSTM, after these trajectories (t,)."""
+        """Return features of V (t, width) before the LSTM, after these trajectories, int64 (t,) on the CPU."""
         used, sets = groups.end_members[trajectories].used()
-        features: torch.Tensor = self.group_body([array[used] for array in groups.end_observations], sets)
+        device = groups.actions.device
+        used = to_device(used, device)
+        features: torch.Tensor = self.group_body(
+            [array[used] for array in groups.end_observations], sets.to_device(device)
+        )
         return features
 
     def _follow(self, rollout: Rollout, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,7 +158,7 @@ class UnityPOCAPolicy(UnityPolicy):
         :return: Features (n, 2, features) after the LSTM, and the recurrent state after each trajectory.
         """
         groups, length = _groups_of(rollout), self.settings.sequence_length
-        decisions, valid = rollout.sequences(length)
+        decisions, valid = (part.to(features.device) for part in rollout.sequences(length))
         first = decisions[:, 0]
         trajectory = rollout.trajectory[first]
         continues_previous = torch.zeros_like(groups.ended)  # whether a trajectory continues the one before it

@@ -12,9 +12,11 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import nn
 
 from sb3_ext.agents import SpaceAdapter, memory_before
 from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution, ActionHead, SquashedActionHead
+from sb3_ext.hardware import to_device
 from sb3_ext.networks import NetworkBody
 from sb3_ext.networks.actions import action_features
 from sb3_ext.networks.layers import value_layer
@@ -136,7 +138,11 @@ class AgentPolicy(BasePolicy):
         """Return a deep copy that has None instead of these parts."""
         apart: dict[int, Any] = {id(part): None for part in (*parts, self.optimizer)}
         apart[id(self.adapter)] = self.adapter
-        return copy.deepcopy(self, apart)
+        copied = copy.deepcopy(self, apart)
+        for module in copied.modules():
+            if isinstance(module, nn.RNNBase):
+                module.flatten_parameters()  # a deep copy's are apart, which is slower on a GPU
+        return copied
 
     def acting_copy(self) -> Self:
         """Return a copy that acts as this policy does, with its own weights and without optimizer."""
@@ -186,11 +192,9 @@ class AgentPolicy(BasePolicy):
         :param deterministic: Whether to take the most likely actions.
         :param generator: Generator of the samples (default: torch's global one).
         """
-        mask = torch.as_tensor(masks, device=self.device) if masks.shape[1] else None
+        *seen, mask, before = self.tensors([*observations, masks, memory])
         with torch.no_grad():
-            raw, _, after = self.act(
-                self.tensors(observations), mask, torch.as_tensor(memory, device=self.device), deterministic, generator
-            )
+            raw, _, after = self.act(seen, mask if masks.shape[1] else None, before, deterministic, generator)
         return self.environment_actions(raw.cpu().numpy()), after.cpu().numpy()
 
     @property
@@ -201,7 +205,7 @@ class AgentPolicy(BasePolicy):
     def tensors(self, observations: Sequence[Array]) -> Tensors:
         """Return arrays as tensors on the device of this policy."""
         device = self.device  # once, as SB3 searches all parameters for it
-        return [torch.as_tensor(array, device=device) for array in observations]
+        return [to_device(torch.as_tensor(array), device) for array in observations]
 
     def forward(self, obs: PyTorchObs, deterministic: bool = False) -> Any:
         """Return the actions of n agents, as `_predict` does."""
@@ -353,8 +357,8 @@ class UnityPolicy(AgentPolicy):
 
     def _initialize_orthogonally(self) -> None:
         """Initialize actor and critics as `ActorCriticPolicy` of Stable-Baselines3 does."""
-        heads: list[torch.nn.Module] = [head for head in (self.value_head, self.second_value_head) if head is not None]
-        gains: dict[float, list[torch.nn.Module]] = {2**0.5: [self.body, *self._critics], 0.01: [self.head], 1.0: heads}
+        heads: list[nn.Module] = [head for head in (self.value_head, self.second_value_head) if head is not None]
+        gains: dict[float, list[nn.Module]] = {2**0.5: [self.body, *self._critics], 0.01: [self.head], 1.0: heads}
         for gain, modules in gains.items():
             for module in modules:
                 module.apply(partial(self.init_weights, gain=gain))

@@ -26,7 +26,7 @@ from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.policies import POLICY_ALIASES, UnityPolicy
 from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.reward_signals.updates import SignalUpdates
-from sb3_ext.rollout import CHUNK, Batch, Rollout, advantages
+from sb3_ext.rollout import CHUNK, Batch, Rollout, advantages, as_tensor
 from sb3_ext.sb3_names import PPO_NAMES, Names
 from unity_gym.errors import InvalidValueError, UnityGymError
 
@@ -394,7 +394,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         if rollout.has_older:
             self._weight_older(rollout)
         log: dict[str, list[Any]] = defaultdict(list)
-        log_ratios: list[torch.Tensor] = []  # of all minibatches
+        log_ratios: list[torch.Tensor] = []  # of all minibatches, with their padding
+        valid: list[torch.Tensor] = []  # parts of them, if there is padding
 
         with SignalUpdates(self._signals(), log, self.signals_learn_in_thread) as signal_updates:
             for minibatch in self._minibatches(rollout, signal_updates):
@@ -435,10 +436,12 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
                 log["loss"].append(loss.detach())
                 log["policy_gradient_loss"].append(policy_loss.detach())
                 log["entropy"].append(entropy.detach())
-                log_ratios.append(log_ratio.detach() if batch.valid is None else log_ratio.detach()[batch.valid])
+                log_ratios.append(log_ratio.detach())
+                if batch.valid is not None:
+                    valid.append(batch.valid)
                 weight = 1.0 if self.share.size == 1 else self.share.weight(batch.count, minibatch.count, part)
                 if self.target_kl is not None:
-                    kl = self.share.sum(_approximate_kl(log_ratios[-1]) * weight)
+                    kl = self.share.sum(batch.mean(_approximate_kl(log_ratios[-1])) * weight)
                     if kl.item() > 1.5 * self.target_kl:
                         break
                 signal_updates.add(minibatch)
@@ -450,7 +453,9 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
                 policy.optimizer.step()
 
         all_ratios = torch.cat(log_ratios)
-        log["approx_kl"].append(_approximate_kl(all_ratios))
+        if valid:
+            all_ratios = all_ratios[torch.cat(valid)]
+        log["approx_kl"].append(_approximate_kl(all_ratios).mean())
         log["clip_fraction"].append(((all_ratios.exp() - 1).abs() > epsilon).float().mean())
         if self.cloning is not None:
             for name, value in self.cloning.update(steps).items():
@@ -479,9 +484,9 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         versions = trajectories.decisions["version"]
         self._records = {"rollout/experience_age": self.version - float(versions.mean())}
         rollout = self._rollout_class.from_trajectories(trajectories, self.device)
-        performed = self.policy.environment_actions(rollout.actions.cpu().numpy())
-        actions = np.hstack([performed.continuous, performed.discrete])
-        rollout.environment_actions = torch.from_numpy(actions).to(rollout.actions)
+        performed = self.policy.environment_actions(trajectories.decisions["action"])
+        actions = np.hstack([performed.continuous, performed.discrete]).astype(np.float32)
+        rollout.environment_actions = as_tensor(actions, self.device)
         for signal in self._signals():
             signal.update_normalization(rollout.observations)
         # Observation statistics stay the same from the decision to the end of the update, so that the first ratio is 1.
@@ -617,5 +622,5 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
 
 def _approximate_kl(log_ratio: torch.Tensor) -> torch.Tensor:
-    """Return KL(π_old ‖ π) from samples of log r, never negative: http://joschu.net/blog/kl-approx.html."""
-    return (log_ratio.exp() - 1 - log_ratio).mean()
+    """Return samples of KL(π_old ‖ π) from those of log r, never negative: http://joschu.net/blog/kl-approx.html."""
+    return log_ratio.exp() - 1 - log_ratio

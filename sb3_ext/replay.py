@@ -14,7 +14,9 @@ import numpy as np
 import torch
 
 from sb3_ext.experience import Trajectories
+from sb3_ext.hardware import to_device
 from sb3_ext.networks.body import Encoding, Inputs, as_floats
+from sb3_ext.rollout import mean_of_valid
 from unity_gym.specs import Array
 
 _SEQUENCES_AT_ONCE = 4096  # of all observations
@@ -110,11 +112,11 @@ class ReplayBuffer:
         count = max(size // self.sequence_length, 1)
         chosen = np.random.randint(self._filled, size=count)  # noqa: NPY002
         drawn = {name: torch.from_numpy(array.take(chosen, axis=0)) for name, array in self._arrays.items()}
-        tensors = {name: tensor.to(device) for name, tensor in drawn.items()}
+        tensors = {name: to_device(tensor, device) for name, tensor in drawn.items()}
         valid = None
         if self.sequence_length > 1:
             inside = np.arange(self.sequence_length) < self._length[chosen, np.newaxis]
-            valid = None if inside.all() else torch.from_numpy(inside.reshape(-1)).to(device)
+            valid = None if inside.all() else torch.from_numpy(inside.reshape(-1))
         return ReplayBatch(tensors, self._sensors, valid)
 
     def minibatches(
@@ -190,7 +192,7 @@ class ReplayBatch:
         valid: torch.Tensor | None,
         prepared: list[torch.Tensor] | None = None,
     ) -> None:
-        self._tensors, self.valid = tensors, valid
+        self._tensors, self._valid = tensors, valid
         self._prepared = prepared  # inputs of all states, (sequences, length + 1, …) each
         self._observations = [tensors[f"observation_{index}"] for index in range(sensors)]
         self.length = tensors["reward"].shape[1]
@@ -207,18 +209,23 @@ class ReplayBatch:
         """Return some of the sequences of this batch."""
         tensors = {name: tensor[sequences] for name, tensor in self._tensors.items()}
         rows = slice(sequences.start * self.length, sequences.stop * self.length)
-        valid = None if self.valid is None else self.valid[rows]
+        valid = None if self._valid is None else self._valid[rows]
         prepared = None if self._prepared is None else [tensor[sequences] for tensor in self._prepared]
         return ReplayBatch(tensors, len(self._observations), valid, prepared)
 
-    @property
-    def count(self) -> int | torch.Tensor:
+    @cached_property
+    def valid(self) -> torch.Tensor | None:
+        """Valid decisions, bool (m,), False where a sequence is padded; None if all are valid."""
+        return None if self._valid is None else to_device(self._valid, self._tensors["reward"].device)
+
+    @cached_property
+    def count(self) -> int:
         """Number of valid decisions."""
-        return len(self) if self.valid is None else self.valid.sum()
+        return len(self) if self._valid is None else int(self._valid.sum())
 
     def mean(self, x: torch.Tensor) -> torch.Tensor:
         """Return the mean of (m, …) over the valid decisions and all further dimensions."""
-        return x.mean() if self.valid is None else x[self.valid].mean()
+        return x.mean() if self.valid is None else self.means(x, *range(x.dim()))
 
     def means(self, x: torch.Tensor, dim: int = 0, *further: int) -> torch.Tensor:
         """Return the means over the valid decisions.
@@ -227,7 +234,9 @@ class ReplayBatch:
         :param dim: Dimension of the m decisions.
         :param further: Further dimensions, over which the means are, too.
         """
-        return (x if self.valid is None else x[(slice(None),) * dim + (self.valid,)]).mean((dim, *further))
+        if self.valid is None:
+            return x.mean((dim, *further))
+        return mean_of_valid(x, self.valid, self.count, dim, *further)
 
     def _decision_states(self, states: torch.Tensor) -> torch.Tensor:
         """Return the states of the decisions (m, …) from all states (sequences, length + 1, …)."""

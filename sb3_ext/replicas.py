@@ -64,7 +64,7 @@ class Share:
             return None
         return slice(sequences * self.rank // self.size, sequences * (self.rank + 1) // self.size)
 
-    def weight(self, count: int | torch.Tensor, whole: int | torch.Tensor, part: slice | None) -> float | torch.Tensor:
+    def weight(self, count: int, whole: int, part: slice | None) -> float:
         """Return the factor of this process's loss, a mean, in the sum over the processes.
 
         :param count: Number of valid decisions that this process computes.

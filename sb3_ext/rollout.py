@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from sb3_ext.experience import Trajectories
+from sb3_ext.hardware import to_device
 from sb3_ext.networks.body import Encoding, Inputs, as_floats
 from sb3_ext.networks.normalization import RunningNormalization
 from unity_gym.specs import Array
@@ -24,7 +26,20 @@ CHUNK = 1024  # decisions per evaluation outside of the minibatches: more of the
 
 def as_tensor(array: Array, device: torch.device | str = "cpu") -> torch.Tensor:
     """Return the array as a tensor; a read-only array, such as one in shared memory, is copied."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
+    return to_device(torch.from_numpy(array if array.flags.writeable else array.copy()), device)
+
+
+def mean_of_valid(x: torch.Tensor, valid: torch.Tensor, count: int, dim: int, *further: int) -> torch.Tensor:
+    """Return the means over the valid decisions. Selecting them would wait for their number on a GPU.
+
+    :param x: Values (…, m, …).
+    :param valid: Valid decisions, bool (m,).
+    :param count: Number of valid decisions.
+    :param dim: Dimension of the m decisions.
+    :param further: Further dimensions, over which the means are, too.
+    """
+    mask = valid.view(-1, *(1,) * (x.dim() - dim - 1))
+    return torch.where(mask, x, 0).sum((dim, *further)) / (count * math.prod(x.shape[place] for place in further))
 
 
 def advantages(
@@ -95,7 +110,7 @@ class Rollout:
         self.end_observations, self.end_memory = end_observations, end_memory
         self.inputs = Inputs()  # set by `prepare`
         self._normalization: RunningNormalization | None = None
-        self._last = torch.from_numpy(np.cumsum(lengths) - 1).to(self.rewards.device)
+        self._last = as_tensor(np.cumsum(lengths) - 1, self.rewards.device)
 
     @classmethod
     def from_trajectories(cls, trajectories: Trajectories, device: torch.device | str = "cpu") -> Self:
@@ -140,7 +155,7 @@ class Rollout:
         """Return the trajectories, divided from their starts into sequences of `length` decisions.
 
         :return: Decisions, int64 (sequences, length); and bool (sequences, length), False where the last sequence of a
-            trajectory is padded (with its first decision).
+            trajectory is padded (with its first decision). Both are on the CPU.
         """
         count = -(-self.lengths // length)
         within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
@@ -149,8 +164,7 @@ class Rollout:
         steps = np.arange(length)
         valid = steps < left[:, np.newaxis]
         decisions = np.where(valid, first[:, np.newaxis] + steps, first[:, np.newaxis])
-        device = self.rewards.device
-        return torch.from_numpy(decisions).to(device), torch.from_numpy(valid).to(device)
+        return torch.from_numpy(decisions), torch.from_numpy(valid)
 
     def refresh_memory(self, length: int, after: Callable[[Batch], torch.Tensor]) -> None:
         """Replace the recurrent state before each sequence by the one that the current weights produce.
@@ -162,17 +176,16 @@ class Rollout:
             their last decisions.
         """
         decisions, _ = self.sequences(length)
-        first = decisions[:, 0]
-        trajectory = self.trajectory[first]
-        number = torch.arange(len(first), device=first.device)
-        number = number - torch.searchsorted(trajectory, trajectory)  # index of the sequence in its trajectory
-        for place in range(1, int(number.max()) + 1):
-            sequences = torch.nonzero(number == place).squeeze(1)
-            self.memory[first[sequences]] = after(Batch(self, decisions[sequences - 1], None)).to(self.memory.dtype)
+        count = -(-self.lengths // length)
+        number = np.arange(len(decisions)) - np.repeat(np.cumsum(count) - count, count)  # of each in its trajectory
+        for place in range(1, int(count.max())):
+            sequences = np.flatnonzero(number == place)
+            batch, previous = (Batch(self, decisions[chosen], None) for chosen in (sequences, sequences - 1))
+            self.memory[batch.index[::length]] = after(previous).to(self.memory.dtype)
 
     def in_order(self, size: int) -> Iterator[Batch]:
         """Yield all decisions in order, at most `size` per batch."""
-        decisions = torch.arange(len(self), device=self.rewards.device).unsqueeze(1)
+        decisions = torch.arange(len(self)).unsqueeze(1)
         yield from self._batches(decisions, None, size, in_order=True)
 
     def shuffled(self, size: int, length: int = 1, drop_last: bool = True) -> Iterator[Batch]:
@@ -199,7 +212,8 @@ class Rollout:
         :param valid: Valid decisions, bool (sequences, length); None if all are valid.
         :param in_order: Whether the decisions are the whole rollout in its order, which needs no copies.
         """
-        copies = _Copies(None if in_order else decisions.reshape(-1))
+        order = to_device(decisions.reshape(-1), self.rewards.device)
+        copies = _Copies(order, in_order)
         for start in range(0, len(decisions), per_batch):
             part = slice(start, start + per_batch)
             mask = None if valid is None else valid[part].reshape(-1)
@@ -207,16 +221,17 @@ class Rollout:
 
     def _random_order(self, sequences: torch.Tensor) -> torch.Tensor:
         """Return an order int64 (sequences,) in which `shuffled` yields sequences (sequences, length)."""
-        return torch.from_numpy(np.random.permutation(len(sequences))).to(sequences.device)  # noqa: NPY002
+        return torch.from_numpy(np.random.permutation(len(sequences)))  # noqa: NPY002
 
 
 class Decisions(Protocol):
     """Training data of m decisions, as reward signals read them: a `Batch` or a `sb3_ext.replay.ReplayBatch`."""
 
-    valid: torch.Tensor | None
-    """Valid decisions, bool (m,), False where a sequence is padded; None if all are valid."""
-
     def __len__(self) -> int: ...
+
+    @property
+    def valid(self) -> torch.Tensor | None:
+        """Valid decisions, bool (m,), False where a sequence is padded; None if all are valid."""
 
     def mean(self, x: torch.Tensor) -> torch.Tensor:
         """Return the mean of (m, …) over the valid decisions and all further dimensions."""
@@ -253,19 +268,20 @@ class Decisions(Protocol):
 class _Copies:
     """Arrays of a rollout in another order, each copied once for all batches that are slices of it.
 
-    :param order: Decisions in that order, int64 (n,); None for the order of the rollout.
+    :param order: Decisions in that order, int64 (n,).
+    :param in_order: Whether this is the order of the rollout, which needs no copies.
     """
 
-    def __init__(self, order: torch.Tensor | None) -> None:
-        self._order = order
+    def __init__(self, order: torch.Tensor, in_order: bool) -> None:
+        self.order, self._in_order = order, in_order
         self._copies: dict[str, torch.Tensor] = {}
 
     def array(self, name: str, array: torch.Tensor) -> torch.Tensor:
         """Return the array (decisions, …) in this order."""
-        if self._order is None:
+        if self._in_order:
             return array
         if name not in self._copies:
-            self._copies[name] = array.index_select(0, self._order)  # faster than array[order]
+            self._copies[name] = array.index_select(0, self.order)  # faster than array[order]
         return self._copies[name]
 
 
@@ -273,8 +289,8 @@ class Batch:
     """Batch of m decisions of a rollout, in sequences of equal length; arrays are gathered on access.
 
     :param rollout: Rollout of the decisions.
-    :param decisions: Decisions of the sequences, int64 (sequences, length).
-    :param valid: Valid decisions, bool (m,), False where a sequence is padded; None if all are valid.
+    :param decisions: Decisions of the sequences, int64 (sequences, length), on the CPU.
+    :param valid: Valid decisions, bool (m,) on the CPU, False where a sequence is padded; None if all are valid.
     :param copies: Arrays of the rollout of which this batch is a slice; None to gather its own decisions.
     :param start: Start of the slice.
     """
@@ -289,22 +305,35 @@ class Batch:
     ) -> None:
         self.rollout = rollout
         self.length = decisions.shape[1]
-        self.index = decisions.reshape(-1)
-        self.valid = valid
+        self.decisions = decisions.reshape(-1)
+        """Decisions, int64 (m,), on the CPU."""
+        self._valid = valid
         self._rows = decisions.shape[0] * decisions.shape[1]
         self._copies, self._slice = copies, slice(start, start + self._rows)
 
+    @cached_property
+    def index(self) -> torch.Tensor:
+        """Decisions, int64 (m,), on the device of the rollout."""
+        if self._copies is None:
+            return to_device(self.decisions, self.rollout.rewards.device)
+        return self._copies.order[self._slice]
+
+    @cached_property
+    def valid(self) -> torch.Tensor | None:
+        """Valid decisions, bool (m,), False where a sequence is padded; None if all are valid."""
+        return None if self._valid is None else to_device(self._valid, self.rollout.rewards.device)
+
     def part(self, sequences: slice) -> Batch:
         """Return some of the sequences of this batch."""
-        decisions = self.index.view(-1, self.length)[sequences]
+        decisions = self.decisions.view(-1, self.length)[sequences]
         rows = slice(sequences.start * self.length, sequences.stop * self.length)
-        valid = None if self.valid is None else self.valid[rows]
+        valid = None if self._valid is None else self._valid[rows]
         return Batch(self.rollout, decisions, valid, self._copies, self._slice.start + rows.start)
 
-    @property
-    def count(self) -> int | torch.Tensor:
+    @cached_property
+    def count(self) -> int:
         """Number of valid decisions."""
-        return self._rows if self.valid is None else self.valid.sum()
+        return self._rows if self._valid is None else int(self._valid.sum())
 
     @property
     def sequences(self) -> int:
@@ -323,9 +352,7 @@ class Batch:
 
     def mean(self, x: torch.Tensor) -> torch.Tensor:
         """Return the mean of (m, …) over the valid decisions and all further dimensions."""
-        if self.valid is None:
-            return x.mean()
-        return x[self.valid].mean()
+        return x.mean() if self.valid is None else mean_of_valid(x, self.valid, self.count, *range(x.dim()))
 
     @cached_property
     def observations(self) -> list[torch.Tensor]:

@@ -24,6 +24,7 @@ from sb3_ext.collector import Collection
 from sb3_ext.distributions import SquashedActions
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
+from sb3_ext.hardware import to_device
 from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.replay import ReplayBatch, ReplayBuffer
 from sb3_ext.reward_signals import RewardSignal
@@ -400,7 +401,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         if not policy.training:  # after `predict`
             policy.set_training_mode(True)
         self._update_normalization(unseen)
-        self._gamma = torch.tensor([signal.gamma for signal in self._signals()], device=self.device)
+        self._gamma = to_device(torch.tensor([signal.gamma for signal in self._signals()]), self.device)
         learning = [signal for signal in self._signals() if signal.learns]
         log: dict[str, list[torch.Tensor]] = defaultdict(list)
         number = max(due, signals_due if learning else 0)
@@ -416,12 +417,10 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
             if update < signals_due:
                 for signal in learning:
                     for name, value in signal.update(batch).items():
-                        log[f"{signal.name}_{name}"].append(torch.as_tensor(value))
+                        log[f"{signal.name}_{name}"].append(torch.as_tensor(value, device=self.device))
         # Mostly a single update is due at once.
-        self._means = {
-            name: values[0].tolist() if len(values) == 1 else torch.stack(values).mean(0).tolist()
-            for name, values in log.items()
-        }
+        means = [values[0] if len(values) == 1 else torch.stack(values).mean(0) for values in log.values()]
+        self._means = dict(zip(log, _numbers(means), strict=True))
 
     def _end_update(self) -> None:
         super()._end_update()
@@ -671,3 +670,11 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         built = ["_unseen", "_unsent", "_means", "_gamma", "_strength", "_ends", "_branch_offsets", "_branch"]
         return [*super()._excluded_save_params(), *built]
+
+
+def _numbers(tensors: list[torch.Tensor]) -> list[Any]:
+    """Return a float per scalar, and a list of floats per vector, read from a GPU at once."""
+    if not tensors:
+        return []
+    read = iter(torch.cat([tensor.reshape(-1) for tensor in tensors]).tolist())
+    return [[next(read) for _ in tensor] if tensor.dim() else next(read) for tensor in tensors]

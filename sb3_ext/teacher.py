@@ -138,7 +138,7 @@ class Teacher:
 
         :param memory_size: Size of the student's recurrent state per decision, filled with 0.
         :param device: Device of the tensors.
-        :return: Trajectories without gaps, and the number of each decision in order of time, int64 (n,).
+        :return: Trajectories without gaps, and the number of each decision in order of time, int64 (n,) on the CPU.
         :raises NotReadyError: If there are no recorded decisions.
         """
         if not self._count:
@@ -164,4 +164,4 @@ class Teacher:
             end_memory=torch.zeros((len(lengths), memory_size), device=device),
             terminated=np.zeros(len(lengths), bool),
         )
-        return rollout, arrays["number"]
+        return rollout, torch.from_numpy(kept["number"][order])

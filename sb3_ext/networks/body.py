@@ -111,6 +111,8 @@ class Encoding(nn.Module):
     :raises UnityGymError: If no encoder supports a sensor.
     """
 
+    _goal_index: torch.Tensor
+
     def __init__(
         self, spec: BehaviorSpec, settings: NetworkSettings, normalization: RunningNormalization | None = None
     ) -> None:
@@ -156,6 +158,7 @@ class Encoding(nn.Module):
             self.size += WIDTH
         conditions = settings.goal_conditioning_type == "hyper" and bool(settings.widths)
         self.goals = self._find_goals(spec, goals) if conditions else []
+        self.register_buffer("_goal_index", torch.tensor(self.goals, dtype=torch.int64), persistent=False)
 
     def _find_goals(self, spec: BehaviorSpec, goals: Sequence[int]) -> list[int]:
         """Return the indices of the encoded features that belong to the goal."""
@@ -168,6 +171,10 @@ class Encoding(nn.Module):
                 positions += range(start, start + size)
             start += size
         return positions
+
+    def goal_of(self, encoded: torch.Tensor) -> torch.Tensor:
+        """Return the features of `goals` (n, goal size) from an encoding (n, size)."""
+        return encoded.index_select(1, self._goal_index)
 
     def prepare(self, observations: Sequence[torch.Tensor]) -> Inputs:
         """Join and normalize vector observations, once for all networks and minibatches, as no weights are involved.
@@ -278,7 +285,7 @@ class NetworkBody(Encoding):
         x = self.encode(observations)
         if extra is not None:
             x = torch.cat([x, extra], 1)
-        goal = x[:, self.goals] if self.goal_layer is not None else None
+        goal = self.goal_of(x) if self.goal_layer is not None else None
         if goal is not None and not self._goals_are_images and not any(tensor.requires_grad for tensor in observations):
             goal = goal.detach()  # goal vectors depend on no weights
         x = self.layers(x)

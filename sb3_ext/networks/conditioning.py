@@ -10,6 +10,7 @@ from torch import nn
 from sb3_ext.networks.layers import linear, swish_layers
 
 _AGENTS_PER_GOAL = 2  # from this number, computing the weights once per goal is faster than once per agent
+_WEIGHTS_AT_ONCE = 2**26  # up to this number, a GPU computes them per agent faster than it finds the goals
 _FEW_GOALS = 4  # up to this number, `_ProductOfFewRows` is faster than torch's product
 
 
@@ -57,11 +58,13 @@ class GoalConditionedLayer(nn.Module):
 
     def forward(self, x: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
         """Return features (n, outputs) from features (n, inputs) and goals (n, goal size)."""
-        if not goal.requires_grad and not torch.onnx.is_in_onnx_export():
+        finds_goals = x.device.type == "cpu" or len(x) * self.bias.numel() * x.shape[1] > _WEIGHTS_AT_ONCE
+        if finds_goals and not goal.requires_grad and not torch.onnx.is_in_onnx_export():
             goals, goal_index = torch.unique(goal, dim=0, return_inverse=True)
             if len(goals) * _AGENTS_PER_GOAL <= len(goal):
                 outputs_per_goal = x @ self._weights_for(goals)
-                return nn.functional.silu(outputs_per_goal[goal_index, torch.arange(len(x))] + self.bias)
+                rows = torch.arange(len(x), device=x.device)
+                return nn.functional.silu(outputs_per_goal[goal_index, rows] + self.bias)
         return nn.functional.silu(torch.bmm(x.unsqueeze(1), self._weights_for(goal)).squeeze(1) + self.bias)
 
     def _weights_for(self, goals: torch.Tensor) -> torch.Tensor:

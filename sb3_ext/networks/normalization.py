@@ -38,6 +38,8 @@ class RunningNormalization(nn.Module):
         # Derived values in float32 for `forward`, which runs far more often than the statistics change.
         self.register_buffer("shift", torch.zeros(size), persistent=False)
         self.register_buffer("scale", torch.ones(size), persistent=False)
+        self.fresh = True
+        """Whether there was no update yet; not read from `count`, which may be on a GPU."""
         self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
@@ -72,13 +74,10 @@ class RunningNormalization(nn.Module):
         self.squares += (x - mean).square().sum(0) + shift.square() * (self.count * len(x) / count)
         self.mean += shift * (len(x) / count)
         self.count.copy_(count)
+        self.fresh = False
         self._note()
-
-    @property
-    def fresh(self) -> bool:
-        """Whether there was no update yet."""
-        return self.count.item() == 1
 
 
 def _note_loaded(module: RunningNormalization, _: object) -> None:
+    module.fresh = bool(module.count == 1)
     module._note()

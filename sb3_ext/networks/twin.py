@@ -97,6 +97,6 @@ class TwinCritic(nn.Module):
         """
         x = self.layers(states if actions is None else torch.cat([states, actions], 1))
         if self.goal_layers:
-            goal, x = states[:, self._goals], x.expand(2, -1, -1)
+            goal, x = self.body.goal_of(states), x.expand(2, -1, -1)
             x = torch.stack([layer(part, goal) for layer, part in zip(self.goal_layers, x, strict=True)])
         return self.head(x).view(self._shape)  # type: ignore[no-any-return]

@@ -11,7 +11,8 @@ update. The trainers alternate in each round. The modes of `unity-learn`:
 - threaded: `threaded: true`, the players continue during an update
 - worker: `threaded: true` and `--num-workers` equal to `--num-envs`, each player in its own sampler process
 
-`mlagents-learn` runs with `threaded: false`, its default.
+`mlagents-learn` runs with `threaded: false`, its default. `--devices cpu cuda` runs each mode of `unity-learn` with
+each of these devices.
 
 `--earlier EARLIER/bin/python` names an interpreter with an earlier version of the packages, to see what has been gained
 since: the modes `earlier` and `earlier threaded` run its trainer with its own embedded player. `PEER` needs Unity's
@@ -64,8 +65,12 @@ def settings_of(algorithm: str, scene: str, threaded: bool, folder: Path) -> tup
     return path, 5 * numbers["buffer_size"] // 2, numbers["buffer_size"]
 
 
-def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float, program: str) -> float:
-    """Run one trainer, the command `mlagents-learn` or that of an interpreter, and return its timesteps per second."""
+def measure(column: str, algorithm: str, scene: str, num_envs: int, seconds: float, program: str) -> float:
+    """Run one trainer, the command `mlagents-learn` or that of an interpreter, and return its timesteps per second.
+
+    :param column: Mode, and behind " on " a device of torch, if one was given.
+    """
+    mode, _, device = column.partition(" on ")
     if mode == "mlagents-learn":
         command = [program, f"--base-port={free_port()}"]  # its default stays taken for a minute after a run
         python = sys.executable
@@ -79,6 +84,8 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
         command += ["--no-graphics", "--run-id=run", f"--results-dir={folder}/results", "--seed=1"]
         if mode == "worker":
             command.append(f"--num-workers={num_envs}")
+        if device:
+            command.append(f"--torch-device={device}")
         accept_interrupts()
         with open(folder / "output", "w+") as output:
             trainer = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
@@ -89,7 +96,7 @@ def measure(mode: str, algorithm: str, scene: str, num_envs: int, seconds: float
                 while (found := decisions(folder)) < count:
                     if trainer.poll() is not None or time.monotonic() - started > PATIENCE:
                         output.seek(0)
-                        sys.exit(f"{mode}, {scene}: no {count} decisions in time\n{output.read()[-3000:]}")
+                        sys.exit(f"{column}, {scene}: no {count} decisions in time\n{output.read()[-3000:]}")
                     time.sleep(0.02)
                 return found, time.monotonic()
 
@@ -119,6 +126,7 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=1)
     modes = [*TODAY, *EARLIER, *PEER]
     parser.add_argument("--modes", nargs="+", choices=modes, help="default: all whose trainer is given")
+    parser.add_argument("--devices", nargs="+", help="devices of torch for unity-learn, such as cpu cuda")
     parser.add_argument("--rows", nargs="+", default=["/".join(row) for row in ROWS], help="such as ppo/3DBall")
     arguments = parser.parse_args()
     programs = dict.fromkeys(TODAY, sys.executable) | dict.fromkeys(EARLIER, arguments.earlier)
@@ -126,21 +134,27 @@ def main() -> None:
     modes = arguments.modes or [mode for mode in modes if programs[mode]]
     if without := [mode for mode in modes if not programs[mode]]:
         parser.error(f"--modes {' '.join(without)}: give the trainer with --earlier or --peer-learn")
-    print(f"| settings | {' | '.join(modes)} | best of ours / mlagents-learn |\n|---|{'---|' * len(modes)}---|")
+    columns = [
+        f"{mode} on {device}" if device else mode
+        for mode in modes
+        for device in (arguments.devices if arguments.devices and mode in TODAY else [""])
+    ]
+    print(f"| settings | {' | '.join(columns)} | best of ours / mlagents-learn |\n|---|{'---|' * len(columns)}---|")
     ratios = []
     for row in arguments.rows:
         algorithm, scene = row.split("/")
         speeds = defaultdict(list)
         for _ in range(arguments.rounds):
-            for mode in modes:
-                speed = measure(mode, algorithm, scene, arguments.num_envs, arguments.seconds, programs[mode])
-                speeds[mode].append(speed)
+            for column in columns:
+                program = programs[column.partition(" on ")[0]]
+                speed = measure(column, algorithm, scene, arguments.num_envs, arguments.seconds, program)
+                speeds[column].append(speed)
         cells = [
-            f"{statistics.median(speeds[mode]):.0f} ({min(speeds[mode]):.0f} to {max(speeds[mode]):.0f})"
-            for mode in modes
+            f"{statistics.median(speeds[column]):.0f} ({min(speeds[column]):.0f} to {max(speeds[column]):.0f})"
+            for column in columns
         ]
-        medians = {mode: statistics.median(speeds[mode]) for mode in modes}
-        best = max((medians[mode] for mode in modes if mode in TODAY), default=math.nan)
+        medians = {column: statistics.median(speeds[column]) for column in columns}
+        best = max((medians[column] for column in columns if column.startswith(TODAY)), default=math.nan)
         ratios.append(best / medians.get("mlagents-learn", math.nan))
         print(f"| {row} | {' | '.join(cells)} | {ratios[-1]:.2f} |", flush=True)
     print(f"\ngeometric mean of the ratios: {statistics.geometric_mean(ratios):.2f}")

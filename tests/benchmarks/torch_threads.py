@@ -35,19 +35,24 @@ NAMES = [
 ]
 
 
-def model_of(name: str) -> PPO | SAC:
-    """Return the model of a configuration on its scene, with enough experience for an update."""
+def model_of(name: str, device: str = "cpu", units: int | None = None) -> PPO | SAC:
+    """Return the model of a configuration on its scene, whose updates have one minibatch.
+
+    :param device: Device of torch.
+    :param units: Width of all layers; None for that of the configuration.
+    """
     tree = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
     behavior, settings = next(iter(tree["behaviors"].items()))
     settings = {**tree.get("default_settings", {}), **settings}
     hyperparameters, network = settings["hyperparameters"], dict(settings["network_settings"])
     network |= network.pop("memory", None) or {}
     network.pop("deterministic", None)
+    network |= {} if units is None else {"hidden_units": units}
     scene = tree["env_settings"]["env_path"].removeprefix("embedded:")
     env = UnityVecEnv(f"Unity-{scene}-v0", behavior=behavior, seed=0)
     kind, policy = ALGORITHMS[settings["trainer_type"]]
     batch_size = hyperparameters["batch_size"]
-    options: dict[str, Any] = {"policy_kwargs": network, "batch_size": batch_size, "seed": 0, "device": "cpu"}
+    options: dict[str, Any] = {"policy_kwargs": network, "batch_size": batch_size, "seed": 0, "device": device}
     if kind is SAC:
         model: PPO | SAC = SAC(policy, env, buffer_size=50_000, steps_per_update=1e9, **options)
     else:

@@ -350,7 +350,7 @@ def test_a_checkpoint_waits_for_a_background_update(tmp_path: Path, monkeypatch:
         checkpoint = read_checkpoint(self.newest())
         assert checkpoint.state["counters"]["_n_updates"] == updates
         for name, part in checkpoint.parameters["policy"].items():
-            torch.testing.assert_close(part, policy[name], rtol=0, atol=0)
+            torch.testing.assert_close(part.cpu(), policy[name].cpu(), rtol=0, atol=0)
 
     monkeypatch.setattr(PPO, "train", update_slowly)
     monkeypatch.setattr(Checkpoints, "save", note)

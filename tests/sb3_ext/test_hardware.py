@@ -28,6 +28,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(hardware, "usable_cores", lambda: 2)
     monkeypatch.setattr(hardware, "_current", before)
+    monkeypatch.setattr(hardware, "_PHYSICAL_CORES", 2)
     yield
     torch.set_num_threads(before)
 
@@ -48,6 +49,16 @@ def learn(hidden_units: int, batch_size: int, reward_signals: list[RewardSignal]
     )
     model._setup_learn(10)
     return torch.get_num_threads()
+
+
+def test_many_cores_are_shared_by_large_updates_up_to_the_physical_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 16)
+    monkeypatch.setattr(hardware, "_PHYSICAL_CORES", 8)
+    sizes = (0, 24_999_999, 25_000_000, 74_999_999, 75_000_000, 119_999_999, 120_000_000, 10**12)
+    assert [hardware.threads_for(size) for size in sizes] == [1, 1, 2, 2, 4, 4, 8, 8]
+    assert [hardware.threads_for(10**12, reserved) for reserved in (1, 10, 15, 30)] == [8, 6, 1, 1]
+    monkeypatch.setattr(hardware, "_PHYSICAL_CORES", 4)
+    assert hardware.threads_for(10**12) == 4
 
 
 def test_large_updates_use_two_threads_and_small_ones_one() -> None:

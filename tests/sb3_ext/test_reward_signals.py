@@ -458,7 +458,7 @@ def test_each_observation_is_counted_once_by_curiosity_and_rnds_target_stays_fix
     seen, targets, rollouts = 0, [], []
     take = model._take_rollout
     model._take_rollout = lambda: rollouts.append(take()) or rollouts[-1]  # type: ignore[method-assign]
-    probe = [torch.from_numpy(array) for array in observe(env.table.spec, np.random.default_rng(0), 5)]
+    probe = model.policy.tensors(observe(env.table.spec, np.random.default_rng(0), 5))
     of_expert = gail.body.normalization.mean.clone()
     for _ in range(4):
         model.learn(600, reset_num_timesteps=False)
@@ -489,7 +489,7 @@ def test_gail_compares_actions_as_the_environment_receives_them(tmp_path: Path) 
     model.learn(200)
     rollout = rollouts[0]
     got = {tuple(row) for row in np.concatenate(sent)}
-    assert {tuple(row) for row in rollout.environment_actions.numpy()} <= got
+    assert {tuple(row) for row in rollout.environment_actions.cpu().numpy()} <= got
     assert rollout.actions.abs().max() > 2
     torch.testing.assert_close(rollout.environment_actions, rollout.actions.clamp(-3, 3) / 3)
     batch = next(rollout.in_order(50))

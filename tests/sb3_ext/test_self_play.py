@@ -200,7 +200,7 @@ def test_all_decisions_of_the_learning_team_and_no_others_are_learned_from(make:
     class Watched(kind):  # type: ignore[valid-type,misc]
         def _take_rollout(self) -> Any:
             rollout = super()._take_rollout()
-            seen.append(rollout.observations[0].numpy())
+            seen.append(rollout.observations[0].cpu().numpy())
             for trajectory in np.split(seen[-1], np.cumsum(rollout.lengths)[:-1]):
                 assert_one_game(trajectory)
             return rollout
@@ -309,8 +309,8 @@ def test_a_snapshot_acts_as_the_policy_did(make: Any, kind: type[UnityAlgorithm]
 def _logits(policy: Any, observations: list[Array]) -> torch.Tensor:
     with torch.no_grad():
         size = policy.body.state_size
-        features, _ = policy.body(policy.tensors(observations), torch.zeros(50, size) if size else None)
-        return policy.head(features)[2].clone()
+        features, _ = policy.body(policy.tensors(observations), policy._start_memory(50)[:, :size] if size else None)
+        return policy.head(features)[2].cpu()
 
 
 def test_a_loaded_model_continues_with_its_opponents_and_rating(make: Any, tmp_path: Path) -> None:

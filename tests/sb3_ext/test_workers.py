@@ -8,10 +8,12 @@ import sys
 import uuid
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from small_runs import assert_equal
 from stable_baselines3.common.callbacks import BaseCallback, StopTrainingOnMaxEpisodes
 from stable_baselines3.common.logger import configure
@@ -97,6 +99,17 @@ def test_one_worker_gives_the_weights_and_the_log_of_the_main_process(kind: type
         found = [sorted((round(episode["r"], 4), episode["l"]) for episode in part) for part in episodes]
         assert found[0] == found[1]
         assert len(found[0]) > 3
+
+
+def test_workers_act_for_a_model_whose_own_samples_come_from_a_generator_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_gpu = SimpleNamespace(device=torch.device("cuda"), get_state=lambda: torch.zeros(16, dtype=torch.uint8))
+    monkeypatch.setattr("sb3_ext.algorithm.acting_generator", lambda _: on_gpu)
+    with closing(UnityVecEnv("Unity-Basic-v0", num_areas=4)) as env:
+        model = PPO("UnityPolicy", env, seed=5, device="cpu", **OPTIONS[PPO])
+        model.learn(240, workers=Workers(1))
+        assert model._n_updates == 3
 
 
 def test_a_callback_ends_the_training_and_the_next_one_continues_in_the_main_process(tmp_path: Path) -> None:
