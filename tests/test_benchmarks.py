@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,11 @@ def test_every_script_prints_its_options(
 @pytest.mark.parametrize("config", ["ppo/Basic", "sac/Basic"])
 def test_the_measured_updates_and_decisions_run(config: str) -> None:
     """These loops call private methods in the order of the algorithms."""
-    import torch_threads
+    import devices
     import update
 
-    model = torch_threads.model_of(config)
+    model = devices.model_of(config)
     try:
-        torch_threads.update_of(model)()
-        torch_threads.decision_of(model)()
         loops = update.sac_loops if config.startswith("sac") else update.on_policy_loops
         count, measured, bare = loops(model)
         measured()
@@ -47,3 +46,16 @@ def test_the_measured_updates_and_decisions_run(config: str) -> None:
         assert count > 0
     finally:
         model.env.close()
+
+
+def test_an_update_and_a_decision_are_measured_on_a_device() -> None:
+    import devices
+
+    task = devices.Task("ppo/Basic", "cpu:1", units=8)
+    try:
+        found = task.run(Counter())
+    finally:
+        task.model.env.close()
+    assert found.update > 0
+    assert found.decision > 0
+    assert found.waits == 0

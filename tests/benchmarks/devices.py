@@ -10,7 +10,7 @@ signals (SAC: 20 gradient steps), and the agents select actions. The devices tak
 
 *Waits* are the places per minibatch where the program waits for all work that the GPU has not done yet, such as a
 number that is read, as torch's `set_sync_debug_mode` counts them; `--where` lists their lines. `--units` replaces the
-width of all layers, to find the size from which on a GPU pays.
+width of all layers, to find the size from which on a GPU pays. `sb3_ext/hardware.py` has the conclusion for threads.
 """
 
 from __future__ import annotations
@@ -21,18 +21,24 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch_threads import act, decision_of, model_of
+import yaml
 
-from sb3_ext import PPO, SAC
+from sb3_ext import POCA, PPO, SAC, UnityVecEnv
 from sb3_ext.hardware import update_size
 
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+ALGORITHMS: dict[str, tuple[type[PPO] | type[SAC], str]] = {
+    "ppo": (PPO, "UnityPolicy"),
+    "poca": (POCA, "UnityPOCAPolicy"),
+    "sac": (SAC, "UnitySACPolicy"),
+}
 NAMES = [
-    *("ppo/3DBall", "ppo/Hallway", "ppo/PushBlock", "ppo/Pyramids", "ppo/Sorter", "ppo/Crawler", "ppo/GridWorld"),
-    *("poca/CooperativePushBlock", "sac/3DBall", "sac/Crawler"),
+    *("ppo/3DBall", "ppo/Hallway", "ppo/PushBlock", "ppo/Pyramids", "ppo/GridWorld", "poca/CooperativePushBlock"),
+    *("sac/3DBall", "sac/Crawler", "ppo/Crawler", "ppo/Sorter"),
 ]
 GRADIENT_STEPS = 20
 MINIBATCHES, EPOCHS = 10, 3
@@ -92,6 +98,33 @@ class Task:
         return time.perf_counter() - started
 
 
+def model_of(name: str, device: str = "cpu", units: int | None = None) -> PPO | SAC:
+    """Return the model of a configuration on its scene, whose updates have one minibatch.
+
+    :param device: Device of torch.
+    :param units: Width of all layers; None for that of the configuration.
+    """
+    tree = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
+    behavior, settings = next(iter(tree["behaviors"].items()))
+    settings = {**tree.get("default_settings", {}), **settings}
+    hyperparameters, network = settings["hyperparameters"], dict(settings["network_settings"])
+    network |= network.pop("memory", None) or {}
+    network.pop("deterministic", None)
+    network |= {} if units is None else {"hidden_units": units}
+    scene = tree["env_settings"]["env_path"].removeprefix("embedded:")
+    env = UnityVecEnv(f"Unity-{scene}-v0", behavior=behavior, seed=0)
+    kind, policy = ALGORITHMS[settings["trainer_type"]]
+    batch_size = hyperparameters["batch_size"]
+    options: dict[str, Any] = {"policy_kwargs": network, "batch_size": batch_size, "seed": 0, "device": device}
+    if kind is SAC:
+        model: PPO | SAC = SAC(policy, env, buffer_size=50_000, steps_per_update=1e9, **options)
+    else:
+        options |= {"time_horizon": settings["time_horizon"], "n_epochs": 1, "learning_rate": 1e-9}
+        model = kind(policy, env, buffer_size=batch_size, **options)
+    model._setup_learn(10**9)
+    return model
+
+
 def update_of(model: PPO | SAC) -> tuple[int, Callable[[], None]]:
     """Return the number of minibatches of an update of all collected experience, and the update."""
     if isinstance(model, SAC):
@@ -107,6 +140,24 @@ def update_of(model: PPO | SAC) -> tuple[int, Callable[[], None]]:
     return len(rollout) // model.batch_size * EPOCHS, lambda: model._update(
         rollout, statistics_are_fresh=True, progress=1.0, steps=0
     )
+
+
+def act(model: PPO | SAC) -> None:
+    """Let the agents of the scene act once."""
+    assert model._agents is not None
+    model._agents.step(model.select_actions(model._agents.table))
+    model.store_outcomes(model._agents.table)
+
+
+def decision_of(model: PPO | SAC) -> Callable[[], object]:
+    """Select the actions of all agents of the scene."""
+    assert model._agents is not None
+    table, policy = model._agents.table, model.policy
+    observations = [column.copy() for column in table.observations]
+    masks, memory = table.action_mask.copy(), np.zeros((len(table), policy.memory_size), np.float32)
+    actor = policy.actor()
+    memory = memory[:, : actor.memory_size]
+    return lambda: actor.select_actions(observations, masks, memory)
 
 
 def main() -> None:

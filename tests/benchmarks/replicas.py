@@ -14,7 +14,7 @@ import statistics
 import time
 
 import torch
-from torch_threads import act, model_of
+from devices import act, model_of
 
 from sb3_ext import PPO
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from results import REPOSITORY, commit
 
 FIGURES = Path(__file__).with_name("speed")
@@ -48,6 +49,7 @@ class Part:
     :param command: Script and arguments.
     :param peer: Arguments in addition if Unity's packages are given; `PEER` is their environment.
     :param needs_peer: Whether nothing can be measured without them.
+    :param needs_gpu: Whether nothing can be measured without a GPU.
     """
 
     title: str
@@ -55,6 +57,7 @@ class Part:
     command: str
     peer: str = ""
     needs_peer: bool = False
+    needs_gpu: bool = False
 
 
 PARTS = {
@@ -99,6 +102,21 @@ PARTS = {
         "networks.",
         "update.py --rounds 8",
     ),
+    "devices": Part(
+        "Devices",
+        "Milliseconds per minibatch of an update and per decision of all agents, on the processor with 1 to 8 threads "
+        "and on a GPU. *Waits*: how often per minibatch the program waits for the GPU.",
+        "devices.py --devices cpu:1 cpu:2 cpu:4 cpu:8 cuda --rounds 1",
+        needs_gpu=True,
+    ),
+    "gpu": Part(
+        "Training on a GPU",
+        "Timesteps per second of `unity-learn` on the processor, with as many threads as it takes by itself, and on a "
+        "GPU.",
+        "throughput.py --devices cpu cuda --modes synchronous worker --rounds 1 --seconds 6 --rows "
+        "poca/CooperativePushBlock ppo/GridWorld ppo/3DBall ppo/Pyramids",
+        needs_gpu=True,
+    ),
     "players": Part(
         "Several players",
         "Steps per second of players that take 5 ms per step, such as builds: all together (*step_once*), and each as "
@@ -122,7 +140,7 @@ def measure(part: Part, peer: str) -> dict[str, Any]:
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
-        "processor": processor(),
+        "processor": processor() + part.needs_gpu * f", {torch.cuda.get_device_name()}",
         "load": round(load, 1),
     }
 
@@ -143,9 +161,10 @@ def write_page() -> None:
             continue
         found = json.loads(path.read_text(encoding="utf-8"))
         machine = f"{found['cores']} cores{' of ' * bool(found['processor'])}{found['processor']}"
+        load = "" if found["load"] is None else f", load {found['load']} at the start"
         lines += [
             *("", f"## {part.title}", "", textwrap.fill(part.text, 118), "", "```", found["command"], "```", ""),
-            f"{found['date']}, commit {found['commit']}, {machine}, load {found['load']} at the start:",
+            f"{found['date']}, commit {found['commit']}, {machine}{load}:",
             *("", *found["lines"]),
         ]
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -163,6 +182,9 @@ def main() -> None:
     for name in arguments.parts:
         if PARTS[name].needs_peer and not arguments.peer:
             print(f"{name}: not measured without --peer", file=sys.stderr)
+            continue
+        if PARTS[name].needs_gpu and not torch.cuda.is_available():
+            print(f"{name}: not measured without a GPU", file=sys.stderr)
             continue
         found = measure(PARTS[name], arguments.peer)
         (FIGURES / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -139,7 +139,9 @@ def main() -> None:
         for mode in modes
         for device in (arguments.devices if arguments.devices and mode in TODAY else [""])
     ]
-    print(f"| settings | {' | '.join(columns)} | best of ours / mlagents-learn |\n|---|{'---|' * len(columns)}---|")
+    compares = set(PEER) <= set(columns)
+    heads = ["settings", *columns, *["best of ours / mlagents-learn"] * compares]
+    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     ratios = []
     for row in arguments.rows:
         algorithm, scene = row.split("/")
@@ -154,10 +156,13 @@ def main() -> None:
             for column in columns
         ]
         medians = {column: statistics.median(speeds[column]) for column in columns}
-        best = max((medians[column] for column in columns if column.startswith(TODAY)), default=math.nan)
-        ratios.append(best / medians.get("mlagents-learn", math.nan))
-        print(f"| {row} | {' | '.join(cells)} | {ratios[-1]:.2f} |", flush=True)
-    print(f"\ngeometric mean of the ratios: {statistics.geometric_mean(ratios):.2f}")
+        if compares:
+            best = max((medians[column] for column in columns if column.startswith(TODAY)), default=math.nan)
+            ratios.append(best / medians["mlagents-learn"])
+            cells.append(f"{ratios[-1]:.2f}")
+        print(f"| {row} | {' | '.join(cells)} |", flush=True)
+    if compares:
+        print(f"\ngeometric mean of the ratios: {statistics.geometric_mean(ratios):.2f}")
 
 
 if __name__ == "__main__":

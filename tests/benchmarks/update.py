@@ -37,7 +37,7 @@ import numpy as np
 import torch
 import yaml
 from cooperation import CONFIGS
-from torch_threads import act, model_of
+from devices import act, model_of
 from trainers import player_of
 
 from sb3_ext import PPO, SAC
