@@ -60,7 +60,7 @@ _THREADS = ((25_000_000, 1), (75_000_000, 2), (120_000_000, 4), (float("inf"), 8
 """Exclusive upper bound of weights times rows for a number of threads, and that number."""
 _OMP_PAUSE_SOFT = 1  # of the OpenMP standard
 _current = torch.get_num_threads()
-_PHYSICAL_CORES = _current  # torch's default
+_PHYSICAL_CORES = _current  # torch's default is a thread for each
 
 
 def require_device(name: str | None) -> None:

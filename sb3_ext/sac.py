@@ -677,4 +677,4 @@ def _numbers(tensors: list[torch.Tensor]) -> list[Any]:
     if not tensors:
         return []
     read = iter(torch.cat([tensor.reshape(-1) for tensor in tensors]).tolist())
-    return [[next(read) for _ in tensor] if tensor.dim() else next(read) for tensor in tensors]
+    return [[next(read) for _ in range(len(tensor))] if tensor.dim() else next(read) for tensor in tensors]

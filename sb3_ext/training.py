@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -47,6 +48,8 @@ from sb3_ext.settings import BCSettings, EnvSettings, FixedSettings, RaySettings
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerPool
 from unity_gym.specs import BehaviorSpec
+
+_SECONDS_PER_FIGURE = 10.0  # at least: drawing one takes tenths of a second
 
 
 def train(settings: RunSettings, writers: Sequence[StatsWriter] = ()) -> int:
@@ -170,6 +173,7 @@ class Training(JointTraining):
         self._records: dict[str, BehaviorRecord] = {}
         self._bars: dict[str, Any] = {}
         self._interrupted = 0  # number of the signal
+        self._drawn_at = time.monotonic()
         self.is_saved = False
         """Whether the run is saved at its end."""
         self._writers = writers
@@ -332,7 +336,7 @@ class Training(JointTraining):
                 with self._timers("checkpoint"):
                     self._finish_update(learner)
                     record.save(self._experience(learner))
-                    self._write_status()
+                    self._write_status(draw=time.monotonic() - self._drawn_at > _SECONDS_PER_FIGURE)
                     LOG.debug("Saved a checkpoint of %s at step %d", learner.name, learner.model.num_timesteps)
         for name, bar in self._bars.items():
             bar.update(self._learners[name].model.num_timesteps - bar.n)
@@ -369,14 +373,16 @@ class Training(JointTraining):
     def _seconds(self) -> float:
         return self._run.seconds_before + self._timers.seconds
 
-    def _write_status(self) -> None:
+    def _write_status(self, draw: bool = True) -> None:
         for name, learner in self._learners.items():
             if learner.self_play is not None:
                 is_turn = plain_name(self._learning_team) == name
                 self._records[name].report_self_play(learner.self_play.elo, self._learning_team if is_turn else None)
         self._curricula.report()
         self._run.write_status(self._seconds, self._timers.tree())
-        self._run.draw({name: record.curve.summaries for name, record in self._records.items()})
+        if draw:
+            self._run.draw({name: record.curve.summaries for name, record in self._records.items()})
+            self._drawn_at = time.monotonic()
 
     def _finish(self, failed: bool = False) -> None:
         """Save everything.
