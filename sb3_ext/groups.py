@@ -318,7 +318,7 @@ class GroupRollout(Rollout):
             observations,
             actions,
             GroupIndex.from_pairs(trajectories.members, states),
-            torch.from_numpy(decisions["state"]),
+            as_tensor(decisions["state"]),
             [tensor(trajectories.end_states[name]) for name in sensors],
             GroupIndex.from_pairs(trajectories.end_members, len(trajectories.lengths)),
             tensor(decisions["groupmate_reward"].astype(np.float32)),

@@ -336,7 +336,9 @@ class Training(JointTraining):
                 with self._timers("checkpoint"):
                     self._finish_update(learner)
                     record.save(self._experience(learner))
-                    self._write_status(draw=time.monotonic() - self._drawn_at > _SECONDS_PER_FIGURE)
+                    self._write_status()
+                    if time.monotonic() - self._drawn_at > _SECONDS_PER_FIGURE:
+                        self._draw()
                     LOG.debug("Saved a checkpoint of %s at step %d", learner.name, learner.model.num_timesteps)
         for name, bar in self._bars.items():
             bar.update(self._learners[name].model.num_timesteps - bar.n)
@@ -373,16 +375,17 @@ class Training(JointTraining):
     def _seconds(self) -> float:
         return self._run.seconds_before + self._timers.seconds
 
-    def _write_status(self, draw: bool = True) -> None:
+    def _write_status(self) -> None:
         for name, learner in self._learners.items():
             if learner.self_play is not None:
                 is_turn = plain_name(self._learning_team) == name
                 self._records[name].report_self_play(learner.self_play.elo, self._learning_team if is_turn else None)
         self._curricula.report()
         self._run.write_status(self._seconds, self._timers.tree())
-        if draw:
-            self._run.draw({name: record.curve.summaries for name, record in self._records.items()})
-            self._drawn_at = time.monotonic()
+
+    def _draw(self) -> None:
+        self._run.draw({name: record.curve.summaries for name, record in self._records.items()})
+        self._drawn_at = time.monotonic()
 
     def _finish(self, failed: bool = False) -> None:
         """Save everything.
@@ -401,6 +404,7 @@ class Training(JointTraining):
                     raise
             lines.append(self._records[name].finish(experience))
         self._write_status()
+        self._draw()
         self.is_saved = True
         with suppress(*([OutputClosedError] if self._interrupted else [])):
             for line in lines:
