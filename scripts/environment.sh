@@ -13,4 +13,5 @@ if [ -z "${python:-}" ]; then
   exit 1
 fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".$extra"
+# Python compiles what it imports, which is a small part of what is installed.
+.venv/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable ".$extra"
