@@ -32,7 +32,7 @@ from sb3_ext.collector import Collection, Collector
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.export import export_onnx
-from sb3_ext.hardware import one_thread, update_size, use_threads, use_threads_here
+from sb3_ext.hardware import cores_for_acting, one_thread, update_size, use_threads, use_threads_here
 from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.replicas import Replicas, Share
@@ -319,7 +319,7 @@ class UnityAlgorithm(BaseAlgorithm):
     @property
     def reserved_cores(self) -> int:
         """Number of cores that an update of the policy leaves to acting agents and to the updates of reward signals."""
-        return int(self.threaded or self.signals_learn_in_thread)
+        return cores_for_acting() if self.threaded else int(self.signals_learn_in_thread)
 
     @property
     def signals_learn_in_thread(self) -> bool:

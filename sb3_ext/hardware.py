@@ -23,8 +23,8 @@ Further threads make small updates slower. On 16 cores, the update of a minibatc
 | CooperativePushBlock | 494 | 103 ms | 63 ms | 41 ms | 26 ms |
 
 `python tests/benchmarks/devices.py --devices cpu:1 cpu:2 cpu:4 cpu:8` measures them. There are never more threads than
-physical cores. Updates that run while agents act, or while reward signals learn, leave one core to them. Once all
-agents wait for the update, it uses their core, too.
+physical cores. Updates that run while agents act leave half of the cores to them and their players, and those that run
+while reward signals learn leave one core. Once all agents wait for the update, it uses their cores, too.
 
 Threads of torch wait for each other without leaving their cores, on Linux for 300,000 attempts. If another process
 takes one of these cores, such an update takes many times as long with two threads as with one. So this package sets
@@ -132,6 +132,11 @@ def use_threads_here(size: int, reserved: int = 0) -> None:
     """
     if _may_choose_threads():
         torch.set_num_threads(threads_for(size, reserved))
+
+
+def cores_for_acting() -> int:
+    """Return the number of cores that updates leave to agents that act meanwhile: half of them, at least one."""
+    return max(usable_cores() // 2, 1)
 
 
 def has_spare_core() -> bool:

@@ -57,6 +57,8 @@ def test_many_cores_are_shared_by_large_updates_up_to_the_physical_ones(monkeypa
     sizes = (0, 24_999_999, 25_000_000, 74_999_999, 75_000_000, 119_999_999, 120_000_000, 10**12)
     assert [hardware.threads_for(size) for size in sizes] == [1, 1, 2, 2, 4, 4, 8, 8]
     assert [hardware.threads_for(10**12, reserved) for reserved in (1, 10, 15, 30)] == [8, 6, 1, 1]
+    assert threaded_model(256, 1024).reserved_cores == 8  # players and samplers have processes of their own
+    assert torch.get_num_threads() == 8
     monkeypatch.setattr(hardware, "_PHYSICAL_CORES", 4)
     assert hardware.threads_for(10**12) == 4
 
