@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 
 from sb3_ext.distributions import CONTINUOUS_LIMIT, Branches
 from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_demonstration
+from sb3_ext.networks.actions import first_actions
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.rollout import Batch, Rollout
 from unity_gym.errors import UnityGymError
@@ -50,7 +51,7 @@ def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
         error = _SCALES[policy.action_scaling](mean) - continuous.clamp(-1, 1)
     if logits is not None:
         sizes = spec.discrete_branches
-        places = discrete.to(torch.int64) + torch.tensor([0, *accumulate(sizes[:-1])], device=discrete.device)
+        places = discrete.to(torch.int64) + first_actions(sizes, discrete.device)
         branches = Branches(sizes, logits, batch.action_masks.scatter(1, places, True))
         log_probs = torch.cat(branches.log_probs_per_branch(discrete), 1)
         agrees = torch.cat(branches.mode(), 1) == discrete

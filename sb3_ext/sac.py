@@ -26,6 +26,7 @@ from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.hardware import to_device
 from sb3_ext.imitation import BehavioralCloning, checked_cloning
+from sb3_ext.networks.actions import first_actions
 from sb3_ext.replay import ReplayBatch, ReplayBuffer
 from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.rollout import as_tensor
@@ -276,9 +277,10 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         self._gamma = torch.tensor([signal.gamma for signal in signals], device=device)
         self._strength = torch.tensor([signal.strength for signal in signals], device=device)
         self._ends = torch.tensor([float(not signal.non_episodic) for signal in signals], device=device)
-        branches = torch.tensor(self.adapter.spec.action_spec.discrete_branches, dtype=torch.int64, device=device)
-        self._branch_offsets = branches.cumsum(0) - branches  # index of each branch's first action among all branches'
-        self._branch = torch.repeat_interleave(branches)  # branch of each discrete action
+        branches = self.adapter.spec.action_spec.discrete_branches
+        self._branch_offsets = first_actions(branches, device)
+        sizes = torch.tensor(branches, dtype=torch.int64, device=device)
+        self._branch = torch.repeat_interleave(sizes)  # branch of each discrete action
         self.replay_buffer = ReplayBuffer(self.buffer_size, length, self.policy.memory_size)
         self.collection = Collection("finished", length)
         self._unseen = []

@@ -48,10 +48,11 @@ def test_the_measured_updates_and_decisions_run(config: str) -> None:
         model.env.close()
 
 
-def test_an_update_and_a_decision_are_measured_on_a_device() -> None:
+@pytest.mark.parametrize("config", ["ppo/Basic", "sac/Basic"])
+def test_an_update_and_a_decision_are_measured_on_a_device(config: str) -> None:
     import devices
 
-    task = devices.Task("ppo/Basic", "cpu:1", units=8)
+    task = devices.Task(config, "cpu:1", units=8)
     try:
         found = task.run(Counter())
     finally:

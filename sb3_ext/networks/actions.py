@@ -24,12 +24,12 @@ def action_features(actions: torch.Tensor, spec: ActionSpec) -> torch.Tensor:
     """
     continuous, chosen = actions.tensor_split([spec.continuous_size], dim=1)
     one_hot = actions.new_zeros((len(actions), sum(spec.discrete_branches)))
-    one_hot.scatter_(1, chosen.to(torch.int64) + _first_actions(spec.discrete_branches, actions.device), 1)
+    one_hot.scatter_(1, chosen.to(torch.int64) + first_actions(spec.discrete_branches, actions.device), 1)
     return torch.cat([continuous, one_hot], 1)
 
 
 @lru_cache
-def _first_actions(branches: tuple[int, ...], device: torch.device) -> torch.Tensor:
+def first_actions(branches: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Return the index of each branch's first action among those of all branches, int64 (branches,)."""
     sizes = torch.tensor(branches, dtype=torch.int64, device=device)
     return sizes.cumsum(0) - sizes

@@ -10,7 +10,7 @@ signals (SAC: 20 gradient steps), and the agents select actions. The devices tak
 
 *Waits* are the places per minibatch where the program waits for all work that the GPU has not done yet, such as a
 number that is read, as torch's `set_sync_debug_mode` counts them; `--where` lists their lines. `--units` replaces the
-width of all layers, to find the size from which on a GPU pays. `sb3_ext/hardware.py` has the conclusion for threads.
+width of all layers. `sb3_ext/hardware.py` has the conclusion for threads.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import yaml
 
 from sb3_ext import POCA, PPO, SAC, UnityVecEnv
 from sb3_ext.hardware import update_size
+from sb3_ext.rollout import Rollout
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ALGORITHMS: dict[str, tuple[type[PPO] | type[SAC], str]] = {
@@ -132,14 +133,20 @@ def update_of(model: PPO | SAC) -> tuple[int, Callable[[], None]]:
             act(model)
         model.policy.optimizer.param_groups[0]["lr"] = 1e-9
         return GRADIENT_STEPS, lambda: model._make_updates(GRADIENT_STEPS, 0, [], 0)
-    model.buffer_size, model.n_epochs = MINIBATCHES * model.batch_size, EPOCHS
-    while not model.is_update_due:
-        act(model)
-    model._take_collected()
-    rollout = model._take_rollout()
+    rollout = rollout_of(model, MINIBATCHES)
+    model.n_epochs = EPOCHS
     return len(rollout) // model.batch_size * EPOCHS, lambda: model._update(
         rollout, statistics_are_fresh=True, progress=1.0, steps=0
     )
+
+
+def rollout_of(model: PPO, minibatches: int) -> Rollout:
+    """Let the agents act until an update of PPO or POCA is due, and return its experience."""
+    model.buffer_size = minibatches * model.batch_size
+    while not model.is_update_due:
+        act(model)
+    model._take_collected()
+    return model._take_rollout()
 
 
 def act(model: PPO | SAC) -> None:
@@ -153,7 +160,7 @@ def decision_of(model: PPO | SAC) -> Callable[[], object]:
     """Select the actions of all agents of the scene."""
     assert model._agents is not None
     table, policy = model._agents.table, model.policy
-    observations = [column.copy() for column in table.observations]
+    observations = [array.copy() for array in table.observations]
     masks, memory = table.action_mask.copy(), np.zeros((len(table), policy.memory_size), np.float32)
     actor = policy.actor()
     memory = memory[:, : actor.memory_size]
@@ -177,7 +184,7 @@ def main() -> None:
         tasks = [Task(name, device, arguments.units) for device in devices]
         where: Counter[str] = Counter()
         measured = [[task.run(where) for task in tasks] for _ in range(arguments.rounds + 1)][1:]
-        best = [Measured(*map(min, zip(*column, strict=True))) for column in zip(*measured, strict=True)]
+        best = [Measured(*map(min, zip(*runs, strict=True))) for runs in zip(*measured, strict=True)]
         model = tasks[0].model
         figures = [" | ".join(f"{found[place]:.2f}" for found in best) for place in range(2)]
         size = update_size(model.policy, model.batch_size) / 1e6

@@ -65,12 +65,12 @@ def settings_of(algorithm: str, scene: str, threaded: bool, folder: Path) -> tup
     return path, 5 * numbers["buffer_size"] // 2, numbers["buffer_size"]
 
 
-def measure(column: str, algorithm: str, scene: str, num_envs: int, seconds: float, program: str) -> float:
+def measure(variant: str, algorithm: str, scene: str, num_envs: int, seconds: float, program: str) -> float:
     """Run one trainer, the command `mlagents-learn` or that of an interpreter, and return its timesteps per second.
 
-    :param column: Mode, and behind " on " a device of torch, if one was given.
+    :param variant: Mode, and behind " on " a device of torch, if one was given.
     """
-    mode, _, device = column.partition(" on ")
+    mode, _, device = variant.partition(" on ")
     if mode == "mlagents-learn":
         command = [program, f"--base-port={free_port()}"]  # its default stays taken for a minute after a run
         python = sys.executable
@@ -96,7 +96,7 @@ def measure(column: str, algorithm: str, scene: str, num_envs: int, seconds: flo
                 while (found := decisions(folder)) < count:
                     if trainer.poll() is not None or time.monotonic() - started > PATIENCE:
                         output.seek(0)
-                        sys.exit(f"{column}, {scene}: no {count} decisions in time\n{output.read()[-3000:]}")
+                        sys.exit(f"{variant}, {scene}: no {count} decisions in time\n{output.read()[-3000:]}")
                     time.sleep(0.02)
                 return found, time.monotonic()
 
@@ -134,30 +134,30 @@ def main() -> None:
     modes = arguments.modes or [mode for mode in modes if programs[mode]]
     if without := [mode for mode in modes if not programs[mode]]:
         parser.error(f"--modes {' '.join(without)}: give the trainer with --earlier or --peer-learn")
-    columns = [
+    variants = [
         f"{mode} on {device}" if device else mode
         for mode in modes
         for device in (arguments.devices if arguments.devices and mode in TODAY else [""])
     ]
-    compares = set(PEER) <= set(columns)
-    heads = ["settings", *columns, *["best of ours / mlagents-learn"] * compares]
+    compares = set(PEER) <= set(variants)
+    heads = ["settings", *variants, *["best of ours / mlagents-learn"] * compares]
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     ratios = []
     for row in arguments.rows:
         algorithm, scene = row.split("/")
         speeds = defaultdict(list)
         for _ in range(arguments.rounds):
-            for column in columns:
-                program = programs[column.partition(" on ")[0]]
-                speed = measure(column, algorithm, scene, arguments.num_envs, arguments.seconds, program)
-                speeds[column].append(speed)
+            for variant in variants:
+                program = programs[variant.partition(" on ")[0]]
+                speed = measure(variant, algorithm, scene, arguments.num_envs, arguments.seconds, program)
+                speeds[variant].append(speed)
         cells = [
-            f"{statistics.median(speeds[column]):.0f} ({min(speeds[column]):.0f} to {max(speeds[column]):.0f})"
-            for column in columns
+            f"{statistics.median(speeds[variant]):.0f} ({min(speeds[variant]):.0f} to {max(speeds[variant]):.0f})"
+            for variant in variants
         ]
-        medians = {column: statistics.median(speeds[column]) for column in columns}
+        medians = {variant: statistics.median(speeds[variant]) for variant in variants}
         if compares:
-            best = max((medians[column] for column in columns if column.startswith(TODAY)), default=math.nan)
+            best = max((medians[variant] for variant in variants if variant.startswith(TODAY)), default=math.nan)
             ratios.append(best / medians["mlagents-learn"])
             cells.append(f"{ratios[-1]:.2f}")
         print(f"| {row} | {' | '.join(cells)} |", flush=True)

@@ -37,7 +37,7 @@ import numpy as np
 import torch
 import yaml
 from cooperation import CONFIGS
-from devices import act, model_of
+from devices import model_of, rollout_of, update_of
 from trainers import player_of
 
 from sb3_ext import PPO, SAC
@@ -54,12 +54,7 @@ Loop = Callable[[], None]
 
 def on_policy_loops(model: PPO) -> tuple[int, Loop, Loop]:
     """Minibatches of an update of PPO or POCA, the update, and the bare loop."""
-    model.buffer_size = model.batch_size * (32 if model.batch_size < 256 else 6)
-    model.n_epochs = 1
-    while not model.is_update_due:
-        act(model)
-    model._take_collected()
-    rollout = model._take_rollout()
+    rollout = rollout_of(model, 32 if model.batch_size < 256 else 6)
     model._estimate(rollout)
     # The loss of a scene's reward; reward signals have separate updates, which the loop excludes.
     for signal in model._signals():
@@ -131,15 +126,9 @@ class BarePPO:
 
 def sac_loops(model: SAC) -> tuple[int, Loop, Loop]:
     """The gradient steps of a call of `train`, and the bare loop."""
-    count = 20
-    while model.replay_buffer.seen < 20 * model.batch_size:
-        act(model)
-    model.policy.optimizer.param_groups[0]["lr"] = 1e-9
+    count, update = update_of(model)
     model.logger.record_mean = lambda *_: None  # type: ignore[method-assign]
     bare = BareSAC(model)
-
-    def update() -> None:
-        model._make_updates(count, 0, [], 0)
 
     def loop() -> None:
         for _ in range(count):
