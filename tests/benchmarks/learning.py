@@ -47,6 +47,7 @@ from results import (
     settings_of,
     write_results,
 )
+from torch import cuda
 from trainers import Summary, player_of, summaries
 
 DEMONSTRATIONS = REPOSITORY.parent / "shared" / "unity" / "demonstrations"
@@ -156,6 +157,7 @@ def train(
         "seconds": round(seconds),
         "processor_seconds": round(cut_off.get("processor_seconds", 0) + _processor_seconds() - before),
         "cores": os.cpu_count(),
+        **({"gpu": gpu} if (gpu := graphics_processor()) else {}),
         "load": [round(load, 1) for load in (loads[0], max(loads), loads[-1])],
         "shared": cut_off.get("shared", False) or max(loads) > (os.cpu_count() or 1) + 1,
         "end": end,
@@ -211,14 +213,15 @@ def _line_file(results: Path, config: str, trainer: str, seed: int) -> Path:
 
 
 def _own_command(config: str, seed: int, peer_learn: str | None, limits: argparse.Namespace) -> str:
-    """Return the command that repeats this run, with the number of threads where the environment sets it."""
-    threads = [f"OMP_NUM_THREADS={number}"] if (number := os.environ.get("OMP_NUM_THREADS")) else []
+    """Return the command that repeats this run, with the GPU and the number of threads that the environment sets."""
+    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+    variables = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     steps = [] if limits.steps is None else ["--steps", str(limits.steps)]
     peer = [] if peer_learn is None else ["--peer-learn", "PEER/bin/mlagents-learn"]
     worker = ["--worker"] if limits.worker and peer_learn is None else []
     shown = [] if limits.demonstrations == DEMONSTRATIONS else ["--demonstrations", "FOLDER"]
     arguments = [config, "--seeds", str(seed), *steps, "--minutes", f"{limits.minutes:g}", *worker, *peer, *shown]
-    return shlex.join([*threads, "python", "tests/benchmarks/learning.py", *arguments])
+    return shlex.join([*variables, "python", "tests/benchmarks/learning.py", *arguments])
 
 
 def _threaded(path: Path, folder: Path) -> Path:
@@ -240,6 +243,11 @@ def _peer_settings(path: Path, folder: Path) -> list[str]:
     player = player_of(environment["env_path"].removeprefix("embedded:"), folder)
     areas = [f"--num-areas={environment['num_areas']}"] if "num_areas" in environment else []
     return [str(file), f"--env={player}", f"--base-port={free_port()}", *areas]
+
+
+def graphics_processor() -> str | None:
+    """Return the name of the GPU on which policies learn; None if there is none."""
+    return cuda.get_device_name() if cuda.is_available() else None
 
 
 def _processor_seconds() -> float:

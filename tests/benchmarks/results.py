@@ -64,8 +64,8 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
   with a source are what earlier sessions recorded; unrecorded runs of that time cannot be ruled out.
 - **timesteps**: decisions of all agents and behaviors up to the last summary. A run with fewer than {steady} summaries
   has the mean of those that it has.
-- **wall time**: from the start of the command. `~`: the machine (2 cores, no GPU) had other work, or it is not recorded
-  whether it had. These times do not compare with others.
+- **wall time**: from the start of the command, on 2 cores without a GPU unless the machine is named. `~`: the machine
+  had other work, or it is not recorded whether it had. These times do not compare with others.
 - **ended by**: the documented reward, `max_steps` of the configuration, a limit, or Ctrl-C. The latter two cut the run
   off; longer training may reach more.
 - **source**: empty for runs of this benchmark. *earlier*: its earlier version, with older code. Other benchmarks have
@@ -188,7 +188,14 @@ def timesteps(runs: list[dict[str, Any]]) -> str:
 
 def wall_time(runs: list[dict[str, Any]]) -> str:
     """Return the range of the runs' wall times, marked unless the machine is known to have had no other work."""
-    return "~" * any(run["shared"] is not False for run in runs) + span([run["seconds"] for run in runs]) + " s"
+    machines = dict.fromkeys(machine(run) for run in runs)
+    on = "" if set(machines) == {machine({"cores": 2})} else f" ({'; '.join(machines)})"
+    return "~" * any(run["shared"] is not False for run in runs) + span([run["seconds"] for run in runs]) + " s" + on
+
+
+def machine(run: dict[str, Any]) -> str:
+    """Return the cores and the GPU of the machine that made a run."""
+    return ", ".join([f"{run['cores']} cores", *filter(None, [run.get("gpu")])])
 
 
 def span(values: list[float]) -> str:
