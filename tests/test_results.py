@@ -26,7 +26,14 @@ def run(config: str = "ppo/Basic", **changes: Any) -> dict[str, Any]:
     (behavior,) = results.settings_of(config)["behaviors"]
     reward, steps = changes.pop("reward", 0.9), changes.pop("steps", 20_000)
     line = {"config": config, "trainer": "unity-learn", "seed": 0, "reward": {behavior: reward}}
-    line |= {"steps": {behavior: steps}, "seconds": 100, "shared": False, "end": "documented reward", "minutes": 120}
+    line |= {
+        "steps": {behavior: steps},
+        "seconds": 100,
+        "cores": 2,
+        "shared": False,
+        "end": "documented reward",
+        "minutes": 120,
+    }
     return line | changes
 
 
@@ -112,6 +119,13 @@ def test_a_row_has_the_range_of_all_seeds() -> None:
         "documented reward (1), max_steps (1)",
     ]
     assert row[7] == "not run yet"
+
+
+def test_a_row_names_the_machine_of_runs_on_more_than_two_cores() -> None:
+    larger = run(seconds=50) | {"cores": 16, "gpu": "NVIDIA H100"}
+    assert cells(results.row("ppo/Basic", [run(seed=1)]))[5] == "100 s"
+    assert cells(results.row("ppo/Basic", [larger]))[5] == "50 s (16 cores, NVIDIA H100)"
+    assert cells(results.row("ppo/Basic", [larger, run(seed=1)]))[5] == "50 to 100 s (16 cores, NVIDIA H100; 2 cores)"
 
 
 def test_a_row_has_the_ratings_of_self_play() -> None:
