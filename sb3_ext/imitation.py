@@ -11,6 +11,7 @@ import torch
 from sb3_ext.distributions import CONTINUOUS_LIMIT, Branches
 from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_demonstration
 from sb3_ext.networks.actions import first_actions
+from sb3_ext.optimizer import Adam
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.rollout import Batch, Rollout
 from unity_gym.errors import UnityGymError
@@ -147,7 +148,7 @@ class BehavioralCloning:
         self._initial = self.strength * (learning_rate if self.learning_rate is None else self.learning_rate)
         self._size = batch_size if self.batch_size is None else self.batch_size
         actor = [*policy.body.parameters(), *policy.head.parameters()]
-        self.optimizer = torch.optim.Adam(actor, lr=self._initial, fused=True)
+        self.optimizer: torch.optim.Adam = Adam(actor, lr=self._initial, fused=True)
         if demonstration_exists(self.demonstrations):
             self._read()
 

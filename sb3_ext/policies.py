@@ -20,6 +20,7 @@ from sb3_ext.hardware import to_device
 from sb3_ext.networks import NetworkBody
 from sb3_ext.networks.actions import action_features
 from sb3_ext.networks.layers import value_layer
+from sb3_ext.optimizer import Adam
 from sb3_ext.rollout import Batch, Rollout, as_tensor
 from sb3_ext.sb3_names import SB3_NETWORKS, network_settings
 from unity_gym.errors import InvalidValueError, UnityGymError
@@ -65,7 +66,7 @@ class AgentPolicy(BasePolicy):
         optimizer_kwargs: dict[str, Any] | None,
         **options: Any,
     ) -> None:
-        if optimizer_kwargs is None and optimizer_class is torch.optim.Adam:
+        if optimizer_kwargs is None and optimizer_class in (Adam, torch.optim.Adam):
             optimizer_kwargs = {"fused": True}  # same updates, less overhead
         super().__init__(
             observation_space, action_space, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs
@@ -304,7 +305,7 @@ class UnityPolicy(AgentPolicy):
         action_scaling: str = "unity",
         log_std_init: float = 0.0,
         ortho_init: bool | None = None,
-        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
+        optimizer_class: type[torch.optim.Optimizer] = Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         **network: Any,
     ) -> None:

@@ -17,6 +17,7 @@ from sb3_ext.agents import SpaceAdapter
 from sb3_ext.distributions import SquashedActionHead, SquashedActions
 from sb3_ext.networks import NetworkBody
 from sb3_ext.networks.twin import TwinCritic
+from sb3_ext.optimizer import Adam
 from sb3_ext.policies import AgentPolicy, Tensors
 from sb3_ext.replay import ReplayBatch
 from sb3_ext.sb3_names import SB3_NETWORKS
@@ -57,7 +58,7 @@ class UnitySACPolicy(AgentPolicy):
         adapter: SpaceAdapter | None = None,
         value_heads: Sequence[str] = ("extrinsic",),
         init_entcoef: float = 1.0,
-        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
+        optimizer_class: type[torch.optim.Optimizer] = Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         **network: Any,
     ) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sb3_ext.networks import NetworkSettings
+from sb3_ext.optimizer import Adam
 from sb3_ext.rollout import Decisions
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
@@ -97,7 +98,7 @@ class LearnedSignal(RewardSignal):
         """Build the networks and their optimizer."""
         self._build(spec)
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.Adam(learned, lr=self.learning_rate, fused=True)
+        self.optimizer = Adam(learned, lr=self.learning_rate, fused=True)
 
     def _build(self, spec: BehaviorSpec) -> None:
         raise NotImplementedError

@@ -66,8 +66,8 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
   has the mean of those that it has.
 - **wall time**: from the start of the command, on 2 cores without a GPU unless the machine is named. `~`: the machine
   had other work, or it is not recorded whether it had. These times do not compare with others.
-- **ended by**: the documented reward, `max_steps` of the configuration, a limit, Ctrl-C, or the loss of the machine. The
-  latter three cut the run off; longer training may reach more.
+- **ended by**: the documented reward, `max_steps` of the configuration, a limit, Ctrl-C, or the loss of the machine.
+  The last three cut the run off; longer training may reach more.
 - **source**: empty for runs of this benchmark. *earlier*: its earlier version, with older code. Other benchmarks have
   their own numbers of players and areas, which their page names with their commands. *other
   demonstration*: not Unity's, but of the folder that the command names (`tests/benchmarks/README.md` has its origin).
