@@ -13,5 +13,7 @@ if [ -z "${python:-}" ]; then
   exit 1
 fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-# Python compiles what it imports, which is a small part of what is installed.
+# Python compiles what it imports, which is a small part of what is installed. It keeps that for the next process, also
+# where the environment says otherwise: compiling torch at every start takes longer than what the process is for.
+unset PYTHONDONTWRITEBYTECODE
 .venv/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable ".$extra"
