@@ -16,7 +16,7 @@ import torch
 from sb3_ext.experience import Trajectories
 from sb3_ext.hardware import to_device
 from sb3_ext.networks.body import Encoding, Inputs, as_floats
-from sb3_ext.rollout import mean_of_valid
+from sb3_ext.rollout import SequenceBatch, mean_of_valid
 from unity_gym.specs import Array
 
 _SEQUENCES_AT_ONCE = 4096  # of all observations
@@ -178,7 +178,7 @@ class ReplayBuffer:
         return {name: stored.shape[1 if name == "memory" else 2 :] for name, stored in arrays.items()}
 
 
-class ReplayBatch:
+class ReplayBatch(SequenceBatch):
     """Batch of m decisions of a replay buffer, in sequences of equal length, one after another, as tensors.
 
     It has the attributes of `sb3_ext.rollout.Decisions` for reward signals. `states` contains the states after the
@@ -192,18 +192,11 @@ class ReplayBatch:
         valid: torch.Tensor | None,
         prepared: list[torch.Tensor] | None = None,
     ) -> None:
-        self._tensors, self._valid = tensors, valid
+        sequences, length = tensors["reward"].shape
+        super().__init__(sequences, length, valid, tensors["reward"].device)
+        self._tensors = tensors
         self._prepared = prepared  # inputs of all states, (sequences, length + 1, …) each
         self._observations = [tensors[f"observation_{index}"] for index in range(sensors)]
-        self.length = tensors["reward"].shape[1]
-
-    def __len__(self) -> int:
-        return self._tensors["reward"].numel()
-
-    @property
-    def sequences(self) -> int:
-        """Number of sequences."""
-        return len(self._tensors["reward"])
 
     def part(self, sequences: slice) -> ReplayBatch:
         """Return some of the sequences of this batch."""
@@ -212,20 +205,6 @@ class ReplayBatch:
         valid = None if self._valid is None else self._valid[rows]
         prepared = None if self._prepared is None else [tensor[sequences] for tensor in self._prepared]
         return ReplayBatch(tensors, len(self._observations), valid, prepared)
-
-    @cached_property
-    def valid(self) -> torch.Tensor | None:
-        """Valid decisions, bool (m,), False where a sequence is padded; None if all are valid."""
-        return None if self._valid is None else to_device(self._valid, self._tensors["reward"].device)
-
-    @cached_property
-    def count(self) -> int:
-        """Number of valid decisions."""
-        return len(self) if self._valid is None else int(self._valid.sum())
-
-    def mean(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the mean of (m, …) over the valid decisions and all further dimensions."""
-        return x.mean() if self.valid is None else self.means(x, *range(x.dim()))
 
     def means(self, x: torch.Tensor, dim: int = 0, *further: int) -> torch.Tensor:
         """Return the means over the valid decisions.

@@ -285,7 +285,38 @@ class _Copies:
         return self._copies[name]
 
 
-class Batch:
+class SequenceBatch:
+    """Batch of m decisions in sequences of equal length.
+
+    :param sequences: Number of sequences.
+    :param length: Decisions of each sequence.
+    :param valid: Valid decisions, bool (m,) on the CPU, False where a sequence is padded; None if all are valid.
+    :param device: Device of the arrays of the batch.
+    """
+
+    def __init__(self, sequences: int, length: int, valid: torch.Tensor | None, device: torch.device) -> None:
+        self.sequences, self.length = sequences, length
+        self._valid, self._device = valid, device
+
+    def __len__(self) -> int:
+        return self.sequences * self.length
+
+    @cached_property
+    def valid(self) -> torch.Tensor | None:
+        """Valid decisions, bool (m,), False where a sequence is padded; None if all are valid."""
+        return None if self._valid is None else to_device(self._valid, self._device)
+
+    @cached_property
+    def count(self) -> int:
+        """Number of valid decisions."""
+        return len(self) if self._valid is None else int(self._valid.sum())
+
+    def mean(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the mean of (m, …) over the valid decisions and all further dimensions."""
+        return x.mean() if self.valid is None else mean_of_valid(x, self.valid, self.count, *range(x.dim()))
+
+
+class Batch(SequenceBatch):
     """Batch of m decisions of a rollout, in sequences of equal length; arrays are gathered on access.
 
     :param rollout: Rollout of the decisions.
@@ -303,25 +334,19 @@ class Batch:
         copies: _Copies | None = None,
         start: int = 0,
     ) -> None:
+        sequences, length = decisions.shape
+        super().__init__(sequences, length, valid, rollout.rewards.device)
         self.rollout = rollout
-        self.length = decisions.shape[1]
         self.decisions = decisions.reshape(-1)
         """Decisions, int64 (m,), on the CPU."""
-        self._valid = valid
-        self._rows = decisions.shape[0] * decisions.shape[1]
-        self._copies, self._slice = copies, slice(start, start + self._rows)
+        self._copies, self._slice = copies, slice(start, start + len(self))
 
     @cached_property
     def index(self) -> torch.Tensor:
         """Decisions, int64 (m,), on the device of the rollout."""
         if self._copies is None:
-            return to_device(self.decisions, self.rollout.rewards.device)
+            return to_device(self.decisions, self._device)
         return self._copies.order[self._slice]
-
-    @cached_property
-    def valid(self) -> torch.Tensor | None:
-        """Valid decisions, bool (m,), False where a sequence is padded; None if all are valid."""
-        return None if self._valid is None else to_device(self._valid, self.rollout.rewards.device)
 
     def part(self, sequences: slice) -> Batch:
         """Return some of the sequences of this batch."""
@@ -330,29 +355,12 @@ class Batch:
         valid = None if self._valid is None else self._valid[rows]
         return Batch(self.rollout, decisions, valid, self._copies, self._slice.start + rows.start)
 
-    @cached_property
-    def count(self) -> int:
-        """Number of valid decisions."""
-        return self._rows if self._valid is None else int(self._valid.sum())
-
-    @property
-    def sequences(self) -> int:
-        """Number of sequences."""
-        return self._rows // self.length
-
     def _array(self, name: str, array: torch.Tensor) -> torch.Tensor:
         """Return the rows (m, …) of this batch, from an array (decisions, …) of the rollout."""
         # Copies of all images could exceed the available memory, and gathering large rows is cheap.
         if self._copies is None or (array.dim() > 2 and array.shape[1:].numel() > _LARGE_ROW):
             return array.index_select(0, self.index)
         return self._copies.array(name, array)[self._slice]
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def mean(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the mean of (m, …) over the valid decisions and all further dimensions."""
-        return x.mean() if self.valid is None else mean_of_valid(x, self.valid, self.count, *range(x.dim()))
 
     @cached_property
     def observations(self) -> list[torch.Tensor]:
