@@ -1,7 +1,7 @@
 """The results folder of a training run.
 
     results/<run-id>/configuration.yaml                the settings with every value
-    results/<run-id>/learning_curve.png                mean reward over steps
+    results/<run-id>/learning_curve.png                mean reward over steps, from the first summary on
     results/<run-id>/<behavior>.onnx                   the latest network, for Unity
     results/<run-id>/<behavior>/<behavior>-<step>.zip  checkpoints: `load` of `sb3_ext.PPO`, `SAC` and `POCA` reads them
     results/<run-id>/<behavior>/<behavior>-<step>.onnx their networks, for Unity
@@ -287,7 +287,10 @@ class Run:
         write(self.logs / _TIMERS, json.dumps(timers, indent=2))
 
     def draw(self, curves: dict[str, list[Summary]]) -> None:
-        """Draw `learning_curve.png`: the mean reward of each behavior over its steps, ± one standard deviation."""
+        """Draw `learning_curve.png`: the mean reward of each behavior over its steps, ± one standard deviation.
+
+        :param curves: Summaries by behavior; at least one has some.
+        """
         from matplotlib.figure import Figure  # the import takes as long as some runs take to their first summary
 
         figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -300,9 +303,8 @@ class Run:
         axes.set(xlabel="agent steps", ylabel="reward of an episode")
         axes.set_title(self.folder.name, parse_math=False)
         axes.grid(alpha=0.3)
-        if any(curves.values()):
-            for label in axes.legend().get_texts():
-                label.set_parse_math(False)
+        for label in axes.legend().get_texts():
+            label.set_parse_math(False)
         save_figure(figure, self.folder / "learning_curve.png")
 
 

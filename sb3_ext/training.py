@@ -384,7 +384,9 @@ class Training(JointTraining):
         self._run.write_status(self._seconds, self._timers.tree())
 
     def _draw(self) -> None:
-        self._run.draw({name: record.curve.summaries for name, record in self._records.items()})
+        curves = {name: record.curve.summaries for name, record in self._records.items()}
+        if any(curves.values()):
+            self._run.draw(curves)
         self._drawn_at = time.monotonic()
 
     def _finish(self, failed: bool = False) -> None:
