@@ -11,9 +11,9 @@ class Adam(torch.optim.Adam):
     """`torch.optim.Adam` with the same arguments, updates and state, whose first update starts sooner.
 
     torch's own imports `torch._dynamo` before its first update, so that networks and optimizer can be compiled
-    together. No algorithm of this package does that, and each process that learns would need 2.5 s of processor time
-    and 70 MiB for it (torch 2.13, two runs of a script that makes three updates of one layer). The methods here are
-    those of torch without the wrappers that import it.
+    together. No algorithm of this package does that, and in each process that learns, `import torch._dynamo` after
+    `import torch` would take 2 s of processor time and 70 MiB (torch 2.13). The methods here are those of torch without
+    the wrappers that import it.
     """
 
     step = torch.no_grad()(unwrap(torch.optim.Adam.step))

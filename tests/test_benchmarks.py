@@ -59,3 +59,4 @@ def test_an_update_and_a_decision_are_measured_on_a_device(config: str) -> None:
         task.model.env.close()
     assert found.update > 0
     assert found.decision > 0
+    assert found.waits == 0

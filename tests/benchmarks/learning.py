@@ -157,7 +157,7 @@ def train(
         "seconds": round(seconds),
         "processor_seconds": round(cut_off.get("processor_seconds", 0) + _processor_seconds() - before),
         "cores": os.cpu_count(),
-        **({"gpu": gpu} if (gpu := graphics_processor()) else {}),
+        **({"gpu": cuda.get_device_name()} if cuda.is_available() else {}),
         "load": [round(load, 1) for load in (loads[0], max(loads), loads[-1])],
         "shared": cut_off.get("shared", False) or max(loads) > (os.cpu_count() or 1) + 1,
         "end": end,
@@ -243,11 +243,6 @@ def _peer_settings(path: Path, folder: Path) -> list[str]:
     player = player_of(environment["env_path"].removeprefix("embedded:"), folder)
     areas = [f"--num-areas={environment['num_areas']}"] if "num_areas" in environment else []
     return [str(file), f"--env={player}", f"--base-port={free_port()}", *areas]
-
-
-def graphics_processor() -> str | None:
-    """Return the name of the GPU on which policies learn; None if there is none."""
-    return cuda.get_device_name() if cuda.is_available() else None
 
 
 def _processor_seconds() -> float:

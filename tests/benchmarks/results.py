@@ -67,7 +67,8 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
 - **wall time**: from the start of the command, on 2 cores without a GPU unless the machine is named. `~`: the machine
   had other work, or it is not recorded whether it had. These times do not compare with others.
 - **ended by**: the documented reward, `max_steps` of the configuration, a limit, Ctrl-C, or the loss of the machine.
-  The last three cut the run off; longer training may reach more.
+  The last three cut the run off; longer training may reach more. The line of a run that lost its machine has been made
+  by hand from the summaries that it had printed.
 - **source**: empty for runs of this benchmark. *earlier*: its earlier version, with older code. Other benchmarks have
   their own numbers of players and areas, which their page names with their commands. *other
   demonstration*: not Unity's, but of the folder that the command names (`tests/benchmarks/README.md` has its origin).
@@ -189,13 +190,13 @@ def timesteps(runs: list[dict[str, Any]]) -> str:
 def wall_time(runs: list[dict[str, Any]]) -> str:
     """Return the range of the runs' wall times, marked unless the machine is known to have had no other work."""
     machines = dict.fromkeys(machine(run) for run in runs)
-    on = "" if set(machines) == {machine({"cores": 2})} else f" ({'; '.join(machines)})"
+    on = "" if list(machines) == ["2 cores"] else f" ({'; '.join(machines)})"
     return "~" * any(run["shared"] is not False for run in runs) + span([run["seconds"] for run in runs]) + " s" + on
 
 
 def machine(run: dict[str, Any]) -> str:
     """Return the cores and the GPU of the machine that made a run."""
-    return ", ".join([f"{run['cores']} cores", *filter(None, [run.get("gpu")])])
+    return ", ".join(filter(None, [f"{run['cores']} cores", run.get("gpu")]))
 
 
 def span(values: list[float]) -> str:

@@ -66,10 +66,8 @@ class TestPettingZoosOwnTestsPass:
     def test_parallel_seed(self, env_id: str) -> None:
         parallel_seed_test(lambda: unity_gym.parallel_env(env_id), num_cycles=30)
 
-
-@pytest.mark.parametrize("env_id", ["Unity-3DBall-v0", "Unity-GridWorld-v0", "Unity-SoccerTwos-v0", "Unity-Crawler-v0"])
-def test_pettingzoos_seed_test_of_aec_environments_passes(env_id: str) -> None:
-    seed_test(lambda: unity_gym.aec_env(env_id), num_cycles=30)  # the scenes are those of the parallel environments
+    def test_aec_seed(self, env_id: str) -> None:
+        seed_test(lambda: unity_gym.aec_env(env_id), num_cycles=30)
 
 
 def test_pettingzoos_own_tests_pass_where_agents_differ_come_and_go(build: str) -> None:
