@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numba.core.errors import NumbaError
+from numba.types import int64
 
 from unity_gym.scenes import kernels
 from unity_gym.specs import Array
@@ -18,29 +20,63 @@ _SCRIPT = """
 import logging, sys
 logging.basicConfig(level=logging.INFO)
 sys.path.insert(0, sys.argv[1])
-from doubling import double
-assert double(3) == 6
+from halving import halve, quarter
+import numpy as np
+assert halve(np.array([3.0])) == 1.5
 """
 _MODULE = """
 from unity_gym.scenes.kernels import kernel
 @kernel
-def double(number):
-    return 2 * number
+def halve(numbers):
+    if numbers[0] < 0:
+        raise ValueError("a negative number")
+    return numbers / 2
+@kernel
+def quarter(numbers):
+    return halve(halve(numbers))
 """
+_ONLY_FOR_COMPILING = "numba.np.linalg"
+
+
+def _log_of_halving(folder: Path, then: str = "") -> str:
+    """Return what a new process logs that halves a number and runs further code, with machine code in `folder`."""
+    (folder / "halving.py").write_text(_MODULE)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "cache")}
+    command = [sys.executable, "-c", _SCRIPT + then, str(folder)]
+    return subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=True).stderr
 
 
 def test_the_second_process_loads_what_the_first_one_compiled_and_logged(tmp_path: Path) -> None:
-    (tmp_path / "doubling.py").write_text(_MODULE)
-    logs = []
-    for _ in range(2):
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-        run = subprocess.run(
-            [sys.executable, "-c", _SCRIPT, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
-        )
-        logs.append(run.stderr)
-    assert "compiling the loops of the scene" in logs[0]
-    assert str(tmp_path / "cache") in logs[0]
-    assert logs[1] == ""
+    first, second = _log_of_halving(tmp_path), _log_of_halving(tmp_path)
+    assert "compiling the loops of the scene" in first
+    assert str(tmp_path / "cache") in first
+    assert second == ""
+
+
+def test_stored_kernels_are_loaded_without_what_only_compilation_needs(tmp_path: Path) -> None:
+    _log_of_halving(tmp_path, f"assert {_ONLY_FOR_COMPILING!r} in sys.modules")
+    _log_of_halving(tmp_path, f"assert {_ONLY_FOR_COMPILING!r} not in sys.modules")
+
+
+def test_a_stored_kernel_raises_its_error(tmp_path: Path) -> None:
+    _log_of_halving(tmp_path)
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        _log_of_halving(tmp_path, "halve(np.array([-1.0]))")
+    assert "ValueError: a negative number" in failure.value.stderr
+
+
+def test_a_kernel_that_calls_a_stored_one_is_compiled(tmp_path: Path) -> None:
+    _log_of_halving(tmp_path)
+    log = _log_of_halving(tmp_path, "assert quarter(np.array([3.0])) == 0.75")
+    assert "compiling the loops of the scene" in log
+    assert _log_of_halving(tmp_path, "assert quarter(np.array([3.0])) == 0.75") == ""
+
+
+def test_a_callback_is_stored_with_the_numbers_of_its_enclosing_function() -> None:
+    def times(factor: int) -> Any:
+        return kernels.callback(lambda number: factor * number, int64(int64))
+
+    assert [times(factor).ctypes(5) for factor in (2, 3, 2)] == [10, 15, 10]
 
 
 def test_a_read_only_installation_stores_machine_code_in_the_users_cache(

@@ -23,7 +23,11 @@ from unity_gym.errors import PlayerError
 try:
     import numba
     from numba.core import event
+    from numba.core.ccallback import CFunc
+    from numba.core.sigutils import normalize_signature
     from numba.types import unliteral
+
+    from unity_gym.machine_code import store
 except ImportError as error:  # pragma: no cover
     raise PlayerError("the embedded scenes need numba: install it with pip install 'unity-gym[scenes]'") from error
 
@@ -66,11 +70,31 @@ def _compile_at_call(function: Function, can_make_arrays: bool) -> Function:
         return call_template(tuple(map(unliteral, arguments)), by_name)
 
     compiled.get_call_template = get_call_template
+    _store(compiled)
+    return cast(Function, compiled)
+
+
+def callback(function: Callable[..., Any], signature: Any) -> Any:
+    """Compile a function that C code calls, or load its stored machine code.
+
+    Numbers that are not in the sources, such as those of an installed library, belong in variables of an enclosing
+    function: their values decide whether stored code is used.
+
+    :param function: Function to compile.
+    :param signature: Its numba types.
+    :return: numba's `CFunc`.
+    """
+    compiled = CFunc(function, normalize_signature(signature), locals={}, options={"error_model": "numpy"})
+    _store(compiled)
+    compiled.compile()
+    return compiled
+
+
+def _store(compiled: Any) -> None:
     if CACHE is not None:
         numba.config.CACHE_DIR, before = str(CACHE), numba.config.CACHE_DIR
-        compiled.enable_caching()
+        store(compiled)
         numba.config.CACHE_DIR = before
-    return cast(Function, compiled)
 
 
 class _CompilationLog(event.Listener):  # type: ignore[misc]

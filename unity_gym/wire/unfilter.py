@@ -6,12 +6,16 @@ compile the functions on their first use on a machine.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from unity_gym.errors import UnityGymError
 
 try:
     import numba
+
+    from unity_gym.machine_code import store
 except ImportError as error:
     raise UnityGymError("images of cameras need numba: install it with pip install 'unity-gym[cameras]'") from error
 
@@ -125,7 +129,6 @@ def _unfilter_all(scanlines, samples, images, first):  # type: ignore[no-untyped
     return -1
 
 
-try:
-    unfilter = numba.njit(cache=True, nogil=True)(_unfilter_all)
-except RuntimeError:  # no writable cache folder: each process compiles again
-    unfilter = numba.njit(nogil=True)(_unfilter_all)
+unfilter = numba.njit(nogil=True)(_unfilter_all)
+with suppress(RuntimeError):  # no writable cache folder: each process compiles again
+    store(unfilter)

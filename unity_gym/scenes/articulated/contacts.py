@@ -26,6 +26,7 @@ from numba.extending import intrinsic
 
 from unity_gym.errors import PlayerError
 from unity_gym.scenes.articulated.skeleton import TICK
+from unity_gym.scenes.kernels import callback
 
 _FASTEST_RECOVERY = 10.0  # m/s at which overlapping surfaces are separated
 _C_TYPES: dict[str, Any] = {
@@ -56,11 +57,6 @@ def _struct(name: str) -> Any:
 
 
 _DATA, _CONTACT = _struct("mjData"), _struct("mjContact")
-_N_CONTACTS, _CONTACTS = _DATA.ncon.offset // 4, _DATA.contact.offset // 8
-_SPEEDS, _REFERENCES = _DATA.efc_vel.offset // 8, _DATA.efc_aref.offset // 8
-_CONTACT_BYTES = ctypes.sizeof(_CONTACT)
-_DISTANCE, _MARGIN = _CONTACT.dist.offset // 8, _CONTACT.includemargin.offset // 8
-_DIMENSIONS, _ROW = _CONTACT.dim.offset // 4, _CONTACT.efc_address.offset // 4
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -73,23 +69,34 @@ def _pointer(_: Any, address: Any) -> Any:
     return types.voidptr(address), generate
 
 
-@numba.cfunc(types.void(types.voidptr, types.voidptr), error_model="numpy")  # type: ignore[untyped-decorator]
-def _stop_at_surfaces(model: Any, data: Any) -> None:  # noqa: ARG001
-    """Write the reference accelerations of contacts with a margin."""
-    count = numba.carray(data, (_N_CONTACTS + 1,), np.int32)[_N_CONTACTS]
-    addresses = numba.carray(data, (max(_CONTACTS, _SPEEDS, _REFERENCES) + 1,), np.int64)
-    for index in range(count):
-        contact = _pointer(addresses[_CONTACTS] + index * _CONTACT_BYTES)
-        numbers = numba.carray(contact, (_CONTACT_BYTES // 8,), np.float64)
-        integers = numba.carray(contact, (_CONTACT_BYTES // 4,), np.int32)
-        row, dimensions = integers[_ROW], integers[_DIMENSIONS]
-        if row < 0 or numbers[_MARGIN] <= 0:
-            continue
-        speeds = numba.carray(_pointer(addresses[_SPEEDS]), (row + dimensions,), np.float64)
-        references = numba.carray(_pointer(addresses[_REFERENCES]), (row + dimensions,), np.float64)
-        references[row] = (min(-numbers[_DISTANCE] / TICK, _FASTEST_RECOVERY) - speeds[row]) / TICK
-        for tangential in range(row + 1, row + dimensions):
-            references[tangential] = -speeds[tangential] / TICK
+def _stop_at_surfaces() -> Any:
+    """Return the compiled callback that writes the reference accelerations of contacts with a margin."""
+    n_contacts, contacts = _DATA.ncon.offset // 4, _DATA.contact.offset // 8
+    efc_vel, efc_aref = _DATA.efc_vel.offset // 8, _DATA.efc_aref.offset // 8
+    contact_bytes = ctypes.sizeof(_CONTACT)
+    distance, margin = _CONTACT.dist.offset // 8, _CONTACT.includemargin.offset // 8
+    dim, efc_address = _CONTACT.dim.offset // 4, _CONTACT.efc_address.offset // 4
+
+    def stop_at_surfaces(model: Any, data: Any) -> None:  # noqa: ARG001
+        count = numba.carray(data, (n_contacts + 1,), np.int32)[n_contacts]
+        addresses = numba.carray(data, (max(contacts, efc_vel, efc_aref) + 1,), np.int64)
+        for index in range(count):
+            contact = _pointer(addresses[contacts] + index * contact_bytes)
+            numbers = numba.carray(contact, (contact_bytes // 8,), np.float64)
+            integers = numba.carray(contact, (contact_bytes // 4,), np.int32)
+            row, dimensions = integers[efc_address], integers[dim]
+            if row < 0 or numbers[margin] <= 0:
+                continue
+            speeds = numba.carray(_pointer(addresses[efc_vel]), (row + dimensions,), np.float64)
+            references = numba.carray(_pointer(addresses[efc_aref]), (row + dimensions,), np.float64)
+            references[row] = (min(-numbers[distance] / TICK, _FASTEST_RECOVERY) - speeds[row]) / TICK
+            for tangential in range(row + 1, row + dimensions):
+                references[tangential] = -speeds[tangential] / TICK
+
+    return callback(stop_at_surfaces, types.void(types.voidptr, types.voidptr))
+
+
+_STOP_AT_SURFACES = _stop_at_surfaces()
 
 
 def install() -> None:
@@ -102,7 +109,7 @@ def install() -> None:
             f"MuJoCo {mujoco.__version__} does not keep its contacts as its module mujoco.introspect describes them: "
             "install another release of mujoco"
         )
-    mujoco.set_mjcb_control(_stop_at_surfaces.ctypes)
+    mujoco.set_mjcb_control(_STOP_AT_SURFACES.ctypes)
 
 
 @functools.cache

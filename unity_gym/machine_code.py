@@ -1,0 +1,34 @@
+"""Machine code of functions that numba compiled, stored for the next process.
+
+Import this module only where compiled functions are needed: numba takes a third of a second to import.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
+
+
+def store(compiled: Any) -> None:
+    """Let a function take its machine code from numba's cache, or put it there when it has been compiled.
+
+    :param compiled: Function that `numba.njit` returned, before its first call, or a `CFunc`, before its compilation.
+    :raises RuntimeError: If there is no writable folder for the code.
+    """
+    compiled._cache = _StoredCode(compiled.__wrapped__)
+
+
+class _StoredCode(FunctionCache):  # type: ignore[misc]
+    """Numba's cache of a function, without what only compilation needs.
+
+    Before it loads a function, numba imports and registers its implementations of all that functions may call, which
+    takes several times as long as loading. A function that has to be compiled causes that by itself.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the stored compilation for argument types, None if there is none."""
+        rtsys.initialize(target_context)  # functions that make arrays are linked to numba's runtime
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
