@@ -61,7 +61,7 @@ def inner_kernel(function: Function) -> Function:
 
 
 def _compile_at_call(function: Function, can_make_arrays: bool) -> Function:
-    compiled: Any = numba.njit(error_model="numpy", _nrt=can_make_arrays)(function)
+    compiled: Any = numba.njit(error_model="numpy", no_cfunc_wrapper=True, _nrt=can_make_arrays)(function)
     call_template = compiled.get_call_template
 
     def get_call_template(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
