@@ -5,10 +5,13 @@ Import this module only where compiled functions are needed: numba takes a third
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from numba.core.caching import FunctionCache
 from numba.core.runtime import rtsys
+
+_log = logging.getLogger(__name__)
 
 
 def store(compiled: Any) -> None:
@@ -28,7 +31,21 @@ class _StoredCode(FunctionCache):  # type: ignore[misc]
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored compilation for argument types, None if there is none."""
+        """Return the stored compilation for argument types, None if there is none or its files are damaged."""
         rtsys.initialize(target_context)  # functions that make arrays are linked to numba's runtime
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+        try:
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
+        except Exception as error:  # any: depends on the damaged bytes
+            _log.warning("compiling again what is stored in %s, as it is damaged (%r)", self.cache_path, error)
+            self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Store a compilation, unless the disk is full or its folder is gone."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            _log.warning(
+                "the next process has to compile again, as nothing can be stored in %s: %s", self.cache_path, error
+            )

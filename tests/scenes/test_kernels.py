@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,11 @@ def quarter(numbers):
 _ONLY_FOR_COMPILING = "numba.np.linalg"
 
 
-def _log_of_halving(folder: Path, then: str = "") -> str:
+def _log_of_halving(folder: Path, then: str = "", before: str = "") -> str:
     """Return what a new process logs that halves a number and runs further code, with machine code in `folder`."""
     (folder / "halving.py").write_text(_MODULE)
     environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "cache")}
-    command = [sys.executable, "-c", _SCRIPT + then, str(folder)]
+    command = [sys.executable, "-c", before + _SCRIPT + then, str(folder)]
     return subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=True).stderr
 
 
@@ -63,6 +64,23 @@ def test_a_stored_kernel_raises_its_error(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as failure:
         _log_of_halving(tmp_path, "halve(np.array([-1.0]))")
     assert "ValueError: a negative number" in failure.value.stderr
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])  # the index of the stored types, and machine code
+@pytest.mark.parametrize("damage", [lambda _: b"", lambda code: code[:-100], lambda code: code[:-500] + bytes(500)])
+def test_damaged_machine_code_is_replaced(tmp_path: Path, suffix: str, damage: Callable[[bytes], bytes]) -> None:
+    _log_of_halving(tmp_path)
+    (file,) = (tmp_path / "cache").rglob(f"*.{suffix}")
+    file.write_bytes(damage(file.read_bytes()))
+    assert f"compiling again what is stored in {file.parent}, as it is damaged" in _log_of_halving(tmp_path)
+    assert _log_of_halving(tmp_path) == ""
+
+
+def test_a_full_disk_is_logged(tmp_path: Path) -> None:
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+    log = _log_of_halving(tmp_path, before=full)
+    assert f"nothing can be stored in {tmp_path / 'cache'}" in log
+    assert "File too large" in log
 
 
 def test_a_kernel_that_calls_a_stored_one_is_compiled(tmp_path: Path) -> None:
