@@ -94,7 +94,9 @@ def test_a_callback_is_stored_with_the_numbers_of_its_enclosing_function() -> No
     def times(factor: int) -> Any:
         return kernels.callback(lambda number: factor * number, int64(int64))
 
-    assert [times(factor).ctypes(5) for factor in (2, 3, 2)] == [10, 15, 10]
+    callbacks = [times(factor) for factor in (2, 3, 2)]
+    assert [each.ctypes(5) for each in callbacks] == [10, 15, 10]
+    assert callbacks[2]._cache_hits == 1
 
 
 def test_a_read_only_installation_stores_machine_code_in_the_users_cache(

@@ -69,6 +69,7 @@ def _pointer(_: Any, address: Any) -> Any:
     return types.voidptr(address), generate
 
 
+@functools.cache
 def _stop_at_surfaces() -> Any:
     """Return the compiled callback that writes the reference accelerations of contacts with a margin."""
     n_contacts, contacts = _DATA.ncon.offset // 4, _DATA.contact.offset // 8
@@ -96,9 +97,6 @@ def _stop_at_surfaces() -> Any:
     return callback(stop_at_surfaces, types.void(types.voidptr, types.voidptr))
 
 
-_STOP_AT_SURFACES = _stop_at_surfaces()
-
-
 def install() -> None:
     """Make all contacts of this process that have a margin speculative; those without one are not changed.
 
@@ -109,7 +107,7 @@ def install() -> None:
             f"MuJoCo {mujoco.__version__} does not keep its contacts as its module mujoco.introspect describes them: "
             "install another release of mujoco"
         )
-    mujoco.set_mjcb_control(_STOP_AT_SURFACES.ctypes)
+    mujoco.set_mjcb_control(_stop_at_surfaces().ctypes)
 
 
 @functools.cache
