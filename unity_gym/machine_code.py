@@ -38,7 +38,10 @@ class _StoredCode(FunctionCache):  # type: ignore[misc]
                 return self._load_overload(sig, target_context)
         except Exception as error:  # any: depends on the damaged bytes
             _log.warning("compiling again what is stored in %s, as it is damaged (%r)", self.cache_path, error)
-            self.flush()
+            try:
+                self.flush()
+            except OSError:  # a full disk
+                self.disable()
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:

@@ -76,11 +76,21 @@ def test_damaged_machine_code_is_replaced(tmp_path: Path, suffix: str, damage: C
     assert _log_of_halving(tmp_path) == ""
 
 
+_FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
+
+
 def test_a_full_disk_is_logged(tmp_path: Path) -> None:
-    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-    log = _log_of_halving(tmp_path, before=full)
+    log = _log_of_halving(tmp_path, before=_FULL_DISK)
     assert f"nothing can be stored in {tmp_path / 'cache'}" in log
     assert "File too large" in log
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_damaged_machine_code_on_a_full_disk_is_compiled(tmp_path: Path, suffix: str) -> None:
+    _log_of_halving(tmp_path)
+    (file,) = (tmp_path / "cache").rglob(f"*.{suffix}")
+    file.write_bytes(b"")
+    assert "as it is damaged" in _log_of_halving(tmp_path, before=_FULL_DISK)
 
 
 def test_a_kernel_that_calls_a_stored_one_is_compiled(tmp_path: Path) -> None:
