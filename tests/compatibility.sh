@@ -18,7 +18,7 @@ else
     tests/test_{connection,demonstrations,doors,player,side_channels,slots,spaces}.py)
 fi
 requirements() { # what setup.cfg asks for and is no matter of learning or plotting, each as the set "$1" wants it
-  local lower='s/^ *(numpy|grpcio|hpack|protobuf|zlib-ng|gymnasium|pettingzoo)>=([0-9.]+).*/\1'
+  local lower='s/^ *(numpy|numba|mujoco|grpcio|hpack|protobuf|zlib-ng|gymnasium|pettingzoo)>=([0-9.]+).*/\1'
   case $1 in
     lowest) sed -nE "$lower==\2.*/p" setup.cfg ;;
     protobuf-*) sed -nE "$lower/p" setup.cfg | sed "s/^protobuf\$/&==${1#*-}.*/" ;;
@@ -33,7 +33,7 @@ row() { # row PYTHON SET TESTS…
   venv=$folder/$(basename "$(dirname "$(dirname "$python")")")-$("$python" -c 'import sys; print(sys.version_info[1])')-$name
   # shellcheck disable=SC2046
   if "$python" -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    $(requirements "$name") pytest pytest-timeout hypothesis psutil; then
+    $(requirements "$name") pytest pytest-timeout hypothesis pillow psutil; then
     "$venv/bin/python" -m pytest -q -p no:cacheprovider "$@" >"$folder/log" 2>&1
     cat "$folder/log"
     result=$(tail -1 "$folder/log")

@@ -641,6 +641,8 @@ envs.close()
 def test_environments_in_forked_processes_work_or_raise_at_once(
     tmp_path: Path, kind: str, before: str, code: int, message: str
 ) -> None:
+    if kind == "subproc":
+        pytest.importorskip("stable_baselines3", reason="the extra sb3 is not installed")
     script = tmp_path / "script.py"  # a file, which forkserver and spawn can import
     body = FORKS.replace("\n", "\n    ")
     script.write_text(f"if __name__ == '__main__':{body}")
