@@ -3,37 +3,36 @@
 #   tests/compatibility.sh                                      the python3.10 … python3.13 that are on the PATH
 #   PYTHONS="/opt/a/bin/python /opt/b/bin/python" tests/compatibility.sh
 #   tests/compatibility.sh tests/wire                           these tests only
+#   tests/compatibility.sh --short                              a few tests with the newest Python, as in CI
 # Needs the network (pip). Each row of the table at the end is one fresh virtual environment.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export PYTHONPATH=$PWD # the players, which are processes of their own, import the package too
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-if [ $# -gt 0 ]; then
-  without_torch=("$@") wire=("$@")
-else
-  wire=(tests/wire tests/test_environment.py)
-  without_torch=("${wire[@]}" tests/envs/test_{parallel,vector}.py tests/scenes/test_{agents,basic,embedded_player}.py
-    tests/test_{connection,demonstrations,doors,player,side_channels,slots,spaces}.py)
-fi
-requirements() { # what setup.cfg asks for and is no matter of learning or plotting, each as the set "$1" wants it
-  local lower='s/^ *(numpy|numba|mujoco|grpcio|hpack|protobuf|zlib-ng|gymnasium|pettingzoo)>=([0-9.]+).*/\1'
+wire=(tests/wire tests/test_environment.py)
+without_torch=("${wire[@]}" tests/envs/test_{parallel,vector}.py tests/scenes/test_{agents,basic,embedded_player}.py
+  tests/test_{connection,demonstrations,doors,player,side_channels,slots,spaces}.py)
+short=
+case ${1:-} in
+  --short) short=1 without_torch+=(-k test_basic) ;; # all of these files are imported
+  ?*) without_torch=("$@") wire=("$@") ;;
+esac
+
+constraints() { # what the set "$1" asks of pip beyond setup.cfg
   case $1 in
-    lowest) sed -nE "$lower==\2.*/p" setup.cfg ;;
-    protobuf-*) sed -nE "$lower/p" setup.cfg | sed "s/^protobuf\$/&==${1#*-}.*/" ;;
-    newest) sed -nE "$lower/p" setup.cfg | sed 's/^protobuf$/&<8/' ;;
+    lowest) sed -nE 's/^ +([A-Za-z0-9-]+)>=([0-9.]+).*/\1==\2.*/p' setup.cfg ;;
+    protobuf-*) echo "protobuf==${1#*-}.*" ;;
   esac
 }
 
 table=() failed=0
 row() { # row PYTHON SET TESTS…
-  local python=$1 name=$2 venv
+  local python=$1 name=$2 venv=$folder/venv
   shift 2
-  venv=$folder/$(basename "$(dirname "$(dirname "$python")")")-$("$python" -c 'import sys; print(sys.version_info[1])')-$name
-  # shellcheck disable=SC2046
+  constraints "$name" >"$folder/constraints"
   if "$python" -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    $(requirements "$name") pytest pytest-timeout hypothesis pillow psutil; then
+    --constraint "$folder/constraints" --editable '.[scenes]' grpcio hypothesis pillow psutil pytest pytest-timeout; then
     "$venv/bin/python" -m pytest -q -p no:cacheprovider "$@" >"$folder/log" 2>&1
     cat "$folder/log"
     result=$(tail -1 "$folder/log")
@@ -41,15 +40,16 @@ row() { # row PYTHON SET TESTS…
     result="could not be installed"
   fi
   [[ $result == *passed* && $result != *failed* && $result != *error* ]] || failed=1
-  table+=("$("$venv/bin/python" -c 'import platform, google.protobuf, grpc, numpy
+  table+=("$("$venv/bin/python" -c 'import platform, google.protobuf, grpc, numba, numpy
 print("Python", platform.python_version(), "| protobuf", google.protobuf.__version__, "| grpcio", grpc.__version__,
-      "| numpy", numpy.__version__)' 2>/dev/null || echo "$python") | $name | $result")
+      "| numpy", numpy.__version__, "| numba", numba.__version__)' 2>/dev/null || echo "$python") | $name | $result")
   rm -rf "$venv"
 }
 
-for python in ${PYTHONS:-python3.10 python3.11 python3.12 python3.13}; do
+for python in ${PYTHONS:-python3.13 python3.12 python3.11 python3.10}; do
   python=$(command -v "$python") && "$python" -c '' 2>/dev/null || continue # a shim may have nothing behind it
   row "$python" newest "${without_torch[@]}"
+  [ -z "$short" ] || break
   row "$python" protobuf-6 "${wire[@]}"
   row "$python" protobuf-5 "${wire[@]}"
   if "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))'; then # later ones have no wheels of these
@@ -60,4 +60,5 @@ for python in ${PYTHONS:-python3.10 python3.11 python3.12 python3.13}; do
   fi
 done
 printf '%s\n' "${table[@]}"
+[ ${#table[@]} -gt 0 ] || { echo "no python3.10 to python3.13 was found" >&2; exit 1; }
 exit "$failed"
