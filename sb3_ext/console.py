@@ -40,11 +40,14 @@ def print_line(line: str, out: TextIO | None = None) -> None:
     :param out: Output file; by default standard output.
     :raises OutputClosedError: If the output is closed or full; later lines are discarded.
     """
+    out = out or sys.stdout
     try:
         with tqdm.external_write_mode(file=sys.stdout):
-            print(line, file=out, flush=True)
+            # One write, so that the reader of an unbuffered pipe (`| grep -q`) has all when it sees the line.
+            out.write(f"{line}\n")
+            out.flush()
     except OSError as error:
-        discard_output((out or sys.stdout).fileno())
+        discard_output(out.fileno())
         reason = "was closed" if error.errno in _CLOSED else f"cannot be written ({error.strerror})"
         raise OutputClosedError(f"stopped, as its output {reason}. --resume continues a run that was saved") from error
 

@@ -28,6 +28,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sb3_ext import PPO
 from sb3_ext.checkpoints import read_checkpoint
 from sb3_ext.child_processes import starting_without_signals
+from sb3_ext.console import print_line
 from sb3_ext.files import write
 from sb3_ext.learn import main
 from sb3_ext.run_logs import Summary
@@ -408,6 +409,28 @@ def test_an_output_without_room_is_named(tmp_path: Path) -> None:
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
     assert result.returncode == 1
     assert result.stderr == CLOSED.format("cannot be written (No space left on device)")
+
+
+class Writes(io.RawIOBase):
+    """File without a buffer, as standard output is with PYTHONUNBUFFERED, that keeps what each write contained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.parts.append(bytes(data))
+        return len(data)
+
+
+def test_the_reader_of_an_unbuffered_output_may_close_it_as_soon_as_it_sees_the_line() -> None:
+    """As `unity-learn --list | grep -q NAME` does: a second write, even of the line's end alone, would fail."""
+    out = Writes()
+    print_line("two\nlines", io.TextIOWrapper(out, write_through=True))
+    assert out.parts == [b"two\nlines\n"]
 
 
 def test_results_are_printed_where_the_terminal_has_ascii_alone(finished: Path, tmp_path: Path) -> None:
