@@ -306,8 +306,8 @@ _decode(encode_images(np.zeros((1, 3, 5, 7), np.uint8)), 3, 5, 7)
 
 
 def fuzz(seconds: int) -> None:
-    script = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
     pytest.importorskip("stable_baselines3", reason="the extra sb3 is not installed")
+    script = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
     command = [sys.executable, str(script), "--seconds", str(seconds)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     finished = subprocess.run(command, capture_output=True, text=True, timeout=10 * seconds + 240, env=environment)
