@@ -74,13 +74,14 @@ class Checkpoints:
                 "further": {} if state is None else state,
             },
         )
-        # The network first, so that each checkpoint has its network.
+        # The network first, and deleted last, so that each checkpoint has its network even after a kill.
         with saving(path):
             model.export_onnx(path.with_suffix(".onnx"), deterministic)
         try:
             write(path, content.getvalue())
         except UnityGymError:
-            path.with_suffix(".onnx").unlink()
+            if not path.exists():  # from a save at the same timestep
+                path.with_suffix(".onnx").unlink()
             raise
         entry = {
             "steps": step,
@@ -92,8 +93,9 @@ class Checkpoints:
         kept = self.by_step()
         if self._keep > 0:
             for old in list(kept)[: -self._keep]:
-                kept[old].with_suffix(".onnx").unlink(missing_ok=True)
-                kept.pop(old).unlink()
+                path = kept.pop(old)
+                path.unlink()
+                path.with_suffix(".onnx").unlink(missing_ok=True)
         checkpoints = [other for other in self.status.get("checkpoints", []) if other["steps"] in kept]
         self.status["checkpoints"] = [other for other in checkpoints if other["steps"] != step] + [entry]
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
+import os
 import pickle
 import shutil
 import time
 import zipfile
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ import torch
 import yaml
 from torch import nn
 
-from sb3_ext import POCA, PPO, SAC, OnnxPolicy
+from sb3_ext import POCA, PPO, SAC, OnnxPolicy, run_checkpoints
 from sb3_ext.agents import SpaceAdapter
 from sb3_ext.checkpoints import pack, read_checkpoint, unpack
 from sb3_ext.learn import main
@@ -332,6 +335,58 @@ def test_a_resumed_run_normalizes_by_the_advantages_before_its_checkpoint(tmp_pa
     newest = torch.linspace(0, 1, 20, dtype=torch.float64)
     torch.testing.assert_close(resumed._normalized(newest), saved._normalized(newest))
     assert len(resumed._recent_advantages) == 2
+
+
+def test_each_checkpoint_has_its_network_wherever_a_save_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = PPO.from_spec("UnityPolicy", BehaviorSpec([sensor(4)], ActionSpec(0, (2,))), device="cpu")
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    changes_left = 0
+
+    def interrupted(change: Callable[..., Any]) -> Callable[..., Any]:
+        def change_and_interrupt(*arguments: Any, **options: Any) -> None:
+            nonlocal changes_left
+            change(*arguments, **options)
+            changes_left -= 1
+            if changes_left == 0:
+                raise KeyboardInterrupt
+
+        return change_and_interrupt
+
+    for owner, name in ((os, "replace"), (Path, "replace"), (Path, "unlink")):
+        monkeypatch.setattr(owner, name, interrupted(getattr(owner, name)))
+    checkpoints.save(model, None)
+    for number in itertools.count(1):
+        model.num_timesteps += 10
+        changes_left = number
+        try:
+            checkpoints.save(model, None)
+        except KeyboardInterrupt:
+            saved = list(tmp_path.glob("*.zip"))
+            assert saved
+            assert all(path.with_suffix(".onnx").exists() for path in saved), number
+        else:
+            break
+    assert number > 4  # the network, the checkpoint, and both of the one before
+
+
+def test_a_second_save_at_a_timestep_that_fails_keeps_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = PPO.from_spec("UnityPolicy", BehaviorSpec([sensor(4)], ActionSpec(0, (2,))), device="cpu")
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(model, None)
+
+    def fail(*_: Any) -> None:
+        raise UnityGymError("no space")
+
+    monkeypatch.setattr(run_checkpoints, "write", fail)
+    with pytest.raises(UnityGymError, match="no space"):
+        checkpoints.save(model, None)
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert newest.with_suffix(".onnx").exists()
 
 
 def test_a_checkpoint_waits_for_a_background_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
