@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import itertools
 import os
 import warnings
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from sb3_ext.distributions import CONTINUOUS_LIMIT
+from sb3_ext.files import write_whole
 from sb3_ext.policies import AgentPolicy
 from unity_gym.errors import UnityGymError
 
@@ -45,34 +47,28 @@ def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str], deterministic
     :raises UnityGymError: If the continuous actions have no bounds, which `[-1, 1]` represents.
     :raises OSError: If the file cannot be written.
     """
-    path = Path(path)
     actor = _Actor(policy, deterministic).eval()
     inputs = actor.example()
     names = actor.output_names
     constant = {name for name in names if name in dict(actor.named_buffers())}
-    part = path.with_name(path.name + ".part")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            # torch warns that this exporter is deprecated, and that an LSTM may fix the batch size. It does not here,
-            # as the initial state of the LSTM is an input.
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                actor,
-                tuple(inputs.values()),
-                str(part),
-                dynamo=False,
-                opset_version=OPSET,
-                input_names=list(inputs),
-                output_names=names,
-                dynamic_axes={name: {0: "batch"} for name in [*inputs, *names] if name not in constant},
-            )
-        model = onnx.load(part)
-        _fold_identities(model.graph)
-        onnx.save(model, part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    content = io.BytesIO()
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # torch warns that this exporter is deprecated, and that an LSTM may fix the batch size. It does not here,
+        # as the initial state of the LSTM is an input.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            actor,
+            tuple(inputs.values()),
+            content,  # type: ignore[arg-type]
+            dynamo=False,
+            opset_version=OPSET,
+            input_names=list(inputs),
+            output_names=names,
+            dynamic_axes={name: {0: "batch"} for name in [*inputs, *names] if name not in constant},
+        )
+    model = onnx.load_from_string(content.getvalue())
+    _fold_identities(model.graph)
+    write_whole(Path(path), model.SerializeToString())
 
 
 def _fold_identities(graph: onnx.GraphProto) -> None:

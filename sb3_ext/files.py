@@ -16,27 +16,36 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -> None:
-    """Write a file so that it is never incomplete.
+    """Write a file of a run so that it is never incomplete.
 
     :param content: Content of the file, or a function that writes it into an open file.
     :raises UnityGymError: If the file cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
     with saving(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                if callable(content):
-                    content(file)
-                else:
-                    file.write(content.encode() if isinstance(content, str) else content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except OSError:
-            with suppress(OSError):
-                partial.unlink()
-            raise
+        write_whole(path, content)
+
+
+def write_whole(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -> None:
+    """Write a file so that it is never incomplete, also after a power cut; its folder is created if it does not exist.
+
+    :param content: Content of the file, or a function that writes it into an open file.
+    :raises OSError: If the file cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,15 @@ def test_export_does_not_change_policy_random_state_or_an_older_file(tmp_path: P
     assert (tmp_path / "new" / "folder" / "model.onnx").read_bytes() == content
     with pytest.raises(OSError, match="exists"):
         export_onnx(policy, path / "model.onnx")
+
+
+def test_an_incomplete_file_is_one_that_a_resumed_run_deletes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy(*CASES["everything"])
+    incomplete = list[str]()
+    monkeypatch.setattr(os, "fsync", lambda _: incomplete.extend(file.name for file in tmp_path.iterdir()))
+    export_onnx(policy, tmp_path / "model.onnx")
+    assert incomplete == [".model.onnx.partial"]  # also stored on the disk before it gets its name
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")
