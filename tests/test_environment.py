@@ -526,15 +526,6 @@ def test_images_have_the_requested_dtype_and_layout() -> None:
         np.testing.assert_allclose(scrambled, image.reshape(4, 5, 3).transpose(2, 0, 1), atol=1e-3)
 
 
-@pytest.fixture
-def _ctrl_c_interrupts() -> Iterator[None]:
-    """Deliver Ctrl-C also where the tests run in the background, whose processes ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_ctrl_c_interrupts")
 def test_after_ctrl_c_in_a_step_reset_launches_the_environment_again() -> None:
     scene, go_on = Scene(), threading.Event()
 

@@ -369,7 +369,6 @@ def test_ctrl_c_in_the_terminal_interrupts_a_wait_but_not_the_player(
 ) -> None:
     process, player = user_script(
         """
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background is deaf to Ctrl-C
         try:
             print('ready', flush=True)
             PlayerConnection().receive(60)

@@ -770,6 +770,10 @@ def test_a_run_whose_terminal_is_closed_is_saved(tmp_path: Path, flags: list[str
     import fcntl
     import termios
 
+    def open_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # its end sends SIGHUP to the process
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which ignores it if the tests were started with nohup
+
     terminal, side = os.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "sb3_ext.learn", config(tmp_path, summary_freq=100), "--run-id", "closed", *flags],
@@ -778,7 +782,7 @@ def test_a_run_whose_terminal_is_closed_is_saved(tmp_path: Path, flags: list[str
         stdout=side,
         stderr=side,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # its end sends SIGHUP to the process
+        preexec_fn=open_terminal,
     )
     os.close(side)
     shown = b""
