@@ -2,7 +2,8 @@
 
 No process of theirs is left behind.
 
-`KILLS=40 python -m pytest tests/sb3_ext/test_kills.py` kills each of them 40 times.
+`KILLS=40 python -m pytest tests/sb3_ext/test_kills.py` kills each of them 40 times. With more kills than a run changes
+its files, one kill precedes each of these changes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,14 +70,44 @@ RUNS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-def settings_of(name: str, changes: dict[str, Any], folder: Path) -> str:
+KILLER = """
+import os
+import signal
+import sys
+
+from sb3_ext.learn import main
+
+changes = 0
+
+
+def count(event, arguments):
+    global changes
+    is_opened = event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
+    if is_opened or event in ("os.rename", "os.remove"):
+        path = str(arguments[0])
+        if "results" in path and "tfevents" not in path:  # whose thread writes when it likes
+            changes += 1
+            if changes == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    fatal = int(sys.argv[1])
+    sys.addaudithook(count)
+    status = main(sys.argv[2:])
+    print(changes)
+    sys.exit(status)
+"""
+
+
+def settings_of(name: str, changes: dict[str, Any], folder: Path, max_steps: int = 10**7) -> str:
     """Write the configuration of a run that writes a checkpoint every few hundredths of a second."""
     tree = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
     (behavior,) = tree["behaviors"].values()
     for key, value in changes.items():
         behavior[key] = {**behavior.get(key, {}), **value} if isinstance(value, dict) else value
     behavior["network_settings"] |= SMALL
-    behavior |= {"max_steps": 10**7, "summary_freq": 50, "checkpoint_interval": 40, "keep_checkpoints": 3}
+    behavior |= {"max_steps": max_steps, "summary_freq": 50, "checkpoint_interval": 40, "keep_checkpoints": 3}
     tree["env_settings"]["num_areas"] = 1
     path = folder / "settings.yaml"
     path.write_text(yaml.safe_dump(tree), encoding="utf-8")
@@ -135,3 +167,32 @@ def test_a_run_that_is_killed_at_any_moment_can_be_resumed(tmp_path: Path, kind:
         reached = newest(folder)
         require_whole(folder)
     assert not list(folder.rglob("*.partial"))
+
+
+@pytest.mark.timeout(200 * KILLS)
+@pytest.mark.parametrize("kind", ["PPO", "SAC"])
+def test_a_run_that_is_killed_before_any_change_of_its_files_can_be_resumed(tmp_path: Path, kind: str) -> None:
+    folder, first = tmp_path / "results", tmp_path / "first"
+    config, changes, options = RUNS[kind]
+    (tmp_path / "killer.py").write_text(KILLER, encoding="utf-8")
+
+    def learn(fatal: int, max_steps: int, *more: str) -> subprocess.CompletedProcess[str]:
+        arguments = [settings_of(config, changes, tmp_path, max_steps), "--run-id", "killed", "--seed", "1"]
+        command = [sys.executable, "killer.py", str(fatal), *arguments, *options, *more]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    assert learn(0, 160).returncode == 0
+    shutil.copytree(folder, first)
+    count = int(learn(0, 240, "--resume").stdout.splitlines()[-1])
+    reached = newest(folder / "killed")
+    assert count > 30
+    for fatal in random.Random(KILLS).sample(range(1, count + 1), min(KILLS, count)):
+        shutil.rmtree(folder)
+        shutil.copytree(first, folder)
+        assert learn(fatal, 240, "--resume").returncode == -signal.SIGKILL
+        require_whole(folder / "killed")
+        resumed = learn(0, 240, "--resume")
+        assert resumed.returncode == 0, (fatal, resumed.stderr)
+        require_whole(folder / "killed")
+        assert newest(folder / "killed") == reached
+        assert not list(folder.rglob("*.part*"))
