@@ -80,7 +80,7 @@ class Checkpoints:
         try:
             write(path, content.getvalue())
         except UnityGymError:
-            if not path.exists():  # from a save at the same timestep
+            if not path.exists():  # an earlier save at this timestep needs its network
                 path.with_suffix(".onnx").unlink()
             raise
         entry = {
@@ -93,9 +93,9 @@ class Checkpoints:
         kept = self.by_step()
         if self._keep > 0:
             for old in list(kept)[: -self._keep]:
-                path = kept.pop(old)
-                path.unlink()
-                path.with_suffix(".onnx").unlink(missing_ok=True)
+                superseded = kept.pop(old)
+                superseded.unlink()
+                superseded.with_suffix(".onnx").unlink(missing_ok=True)
         checkpoints = [other for other in self.status.get("checkpoints", []) if other["steps"] in kept]
         self.status["checkpoints"] = [other for other in checkpoints if other["steps"] != step] + [entry]
 
