@@ -147,14 +147,14 @@ class BehaviorRecord:
         self._checkpoints.status.update(elo=elo, learning_team=learning)
 
     def save(self, experience: Sequence[Trajectories]) -> None:
-        """Write a checkpoint and its other files, unless nothing has changed since the latest.
+        """Write a checkpoint and its other files, unless nothing has changed since the latest and both its files exist.
 
         :param experience: Collected experience that was not used for training yet.
         """
         self.model.finish_update()  # weights, counters and random numbers of one moment
         step = self.model.num_timesteps
         self._next_checkpoint = (step // self.settings.checkpoint_interval + 1) * self.settings.checkpoint_interval
-        if (step, self.model._n_updates) != self._saved:
+        if (step, self.model._n_updates) != self._saved or not self._checkpoints.is_complete(step):
             newest = self.curve.summaries[-1].mean_reward if self.curve.summaries else None
             # The checkpoint last, so that it is complete even if the run is killed in between.
             self.curve.save()

@@ -46,6 +46,14 @@ class Checkpoints:
         """Return the checkpoint with the most timesteps; None if there is none."""
         return next(reversed(self.by_step().values()), None)
 
+    def is_complete(self, step: int) -> bool:
+        """Whether there is a checkpoint of this timestep, with its network."""
+        path = self._path(step)
+        return path.exists() and path.with_suffix(".onnx").exists()
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"{self.folder.name}-{step}.zip"
+
     def save(
         self,
         model: UnityAlgorithm,
@@ -62,7 +70,7 @@ class Checkpoints:
         :raises UnityGymError: If the checkpoint cannot be written.
         """
         step = model.num_timesteps
-        path = self.folder / f"{self.folder.name}-{step}.zip"
+        path = self._path(step)
         content = io.BytesIO()
         write_checkpoint(
             model,

@@ -389,6 +389,16 @@ def test_a_second_save_at_a_timestep_that_fails_keeps_the_first(
     assert newest.with_suffix(".onnx").exists()
 
 
+def test_a_complete_run_that_lost_its_network_exports_it_again(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "ppo", tmp_path / "ppo")
+    network, published = tmp_path / "ppo" / "Basic" / "Basic-100.onnx", tmp_path / "ppo" / "Basic.onnx"
+    before = network.read_bytes()
+    for path in (network, published):
+        path.unlink()
+    assert main([config(tmp_path, max_steps=100), "--results-dir", str(tmp_path), "--run-id", "ppo", "--resume"]) == 0
+    assert network.read_bytes() == published.read_bytes() == before
+
+
 def test_a_checkpoint_waits_for_a_background_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save, saved, update = Checkpoints.save, list[tuple[int, int]](), PPO.train
 
