@@ -9,6 +9,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+unset PYTHONDONTWRITEBYTECODE # pip compiles nothing, so that Python has to keep what it compiles
 
 wire=(tests/wire tests/test_environment.py)
 without_torch=("${wire[@]}" tests/envs/test_{parallel,vector}.py tests/scenes/test_{agents,basic,embedded_player}.py
@@ -31,8 +32,9 @@ row() { # row PYTHON SET TESTS…
   local python=$1 name=$2 venv=$folder/venv
   shift 2
   constraints "$name" >"$folder/constraints"
-  if "$python" -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --constraint "$folder/constraints" --editable '.[scenes]' grpcio hypothesis pillow psutil pytest pytest-timeout; then
+  if "$python" -m venv "$venv" && "$venv/bin/python" -m pip install --no-compile --quiet \
+    --disable-pip-version-check --constraint "$folder/constraints" \
+    --editable '.[scenes]' grpcio hypothesis pillow psutil pytest pytest-timeout; then
     "$venv/bin/python" -m pytest -q -p no:cacheprovider "$@" >"$folder/log" 2>&1
     cat "$folder/log"
     result=$(tail -1 "$folder/log")

@@ -18,6 +18,7 @@ done
 [ -n "$python" ] || { echo "the oldest dependencies need one of $candidates; none was found" >&2; exit 1; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+unset PYTHONDONTWRITEBYTECODE # pip compiles nothing, so that Python has to keep what it compiles
 "$python" - $extras >"$folder/floors.txt" <<'PY'
 import configparser, re, sys
 config = configparser.ConfigParser()
@@ -30,6 +31,6 @@ print(*(f"{name}=={floor}" for name, floor in floors.items()), sep="\n")
 PY
 cat "$folder/floors.txt"
 "$python" -m venv "$folder/venv"
-"$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$folder/floors.txt" \
-  --editable . grpcio hypothesis pillow psutil pytest pytest-timeout
+"$folder/venv/bin/python" -m pip install --no-compile --quiet --disable-pip-version-check \
+  --requirement "$folder/floors.txt" --editable . grpcio hypothesis pillow psutil pytest pytest-timeout
 "$folder/venv/bin/python" -m pytest -q -p no:cacheprovider "${tests[@]}"

@@ -10,6 +10,7 @@ checkout=$PWD
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 unset PYTHONPATH
+unset PYTHONDONTWRITEBYTECODE # pip compiles nothing, so that Python has to keep what it compiles
 short=$([ "${1:-}" = --short ] && echo yes || true)
 
 pip() { "$1" -m pip --quiet --disable-pip-version-check "${@:2}"; }
@@ -26,7 +27,7 @@ from_wheel() { # from_wheel PYTHON EXTRAS: a fresh virtual environment with the 
   venv=$folder/venv-$2
   rm -rf "$venv"
   "$1" -m venv "$venv"
-  pip "$venv/bin/python" install --constraint "$checkout/constraints.txt" "$wheel${2:+[$2]}"
+  pip "$venv/bin/python" install --no-compile --constraint "$checkout/constraints.txt" "$wheel${2:+[$2]}"
 }
 
 cat >probe.py <<'PY'

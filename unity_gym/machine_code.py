@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from numba.core.caching import FunctionCache
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.runtime import rtsys
 
 _log = logging.getLogger(__name__)
@@ -23,12 +24,22 @@ def store(compiled: Any) -> None:
     compiled._cache = _StoredCode(compiled.__wrapped__)
 
 
+class _Files(CompileResultCacheImpl):  # type: ignore[misc]
+    """Numba's files of a function, named after numba's version, as environments with other versions may use them, too."""
+
+    @property
+    def filename_base(self) -> str:
+        return f"{super().filename_base}.numba-{numba.__version__}"
+
+
 class _StoredCode(FunctionCache):  # type: ignore[misc]
     """Numba's cache of a function, without what only compilation needs.
 
     Before it loads a function, numba imports and registers its implementations of all that functions may call, which
     takes several times as long as loading. A function that has to be compiled causes that by itself.
     """
+
+    _impl_class = _Files
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored compilation for argument types, None if there is none or its files are damaged."""

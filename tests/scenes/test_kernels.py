@@ -100,6 +100,13 @@ def test_a_kernel_that_calls_a_stored_one_is_compiled(tmp_path: Path) -> None:
     assert _log_of_halving(tmp_path, "assert quarter(np.array([3.0])) == 0.75") == ""
 
 
+def test_another_version_of_numba_has_its_own_machine_code(tmp_path: Path) -> None:
+    _log_of_halving(tmp_path)
+    log = _log_of_halving(tmp_path, before="import numba\nnumba.__version__ = '0.1'\n")
+    assert "compiling the loops of the scene" in log
+    assert _log_of_halving(tmp_path) == ""
+
+
 def test_a_callback_is_stored_with_the_numbers_of_its_enclosing_function() -> None:
     def times(factor: int) -> Any:
         return kernels.callback(lambda number: factor * number, int64(int64))
