@@ -130,7 +130,7 @@ def summary_line(name: str, step: int, seconds: float, rewards: Sequence[str], *
 
 
 class Progress:
-    """Log lines about the timesteps until the first summary, at increasing intervals.
+    """Log lines about what has not been completed yet, at increasing intervals.
 
     :param is_shown: Whether lines are printed.
     """
@@ -145,16 +145,15 @@ class Progress:
         """Whether a line is due."""
         return self._is_shown and time.monotonic() - self._last >= self._pause
 
-    def report(self, timesteps: Mapping[str, int], summaries: Mapping[str, int]) -> None:
-        """Print a line.
+    def report(self, goal: str, parts: Sequence[str]) -> None:
+        """Print a line with the time since the start.
 
-        :param timesteps: Per behavior, timesteps since the start of the run.
-        :param summaries: Per behavior, the timestep of its next summary.
+        :param goal: Counted things and what they lead to.
+        :param parts: Number of these things, for each behavior.
         """
         self._last = time.monotonic()
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        parts = [f"{name} {count} of {summaries[name]}" for name, count in timesteps.items()]
-        LOG.info("Timesteps until the next summary: %s. %.0f s.", ", ".join(parts), self._last - self._started)
+        LOG.info("%s: %s. %.0f s.", goal, ", ".join(parts), self._last - self._started)
 
     def restart(self) -> None:
         """Note that a summary was printed."""

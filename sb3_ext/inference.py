@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sb3_ext.console import LOG, console_logging, print_line, reward_parts, summary_line
+from sb3_ext.console import LOG, Progress, console_logging, print_line, reward_parts, summary_line
 from sb3_ext.curriculum import EnvironmentParameterManager
 from sb3_ext.from_settings import build_model
 from sb3_ext.hardware import update_size, use_threads
@@ -227,6 +227,13 @@ class Inference:
             if returns.values
         }
 
+    def progress(self) -> list[str]:
+        """Return the number of episodes and timesteps of each behavior so far, as text."""
+        return [
+            f"{self.label(name)} {len(self.returns[name].values)} of {self._episodes} in {team.timesteps} timesteps"
+            for name, team in self.teams.items()
+        ]
+
     def _add_new_behaviors(self) -> None:
         for name in sorted(self._pool.tables.keys() - self.teams.keys()):
             table, plain = self._pool.tables[name], name.partition("?")[0]
@@ -287,9 +294,11 @@ def evaluate(settings: RunSettings, episodes: int | None, record: str | None = N
         started = time.monotonic()
         try:
             inference = Inference(settings, run, pool, episodes, video)
-            shown = dict.fromkeys(inference.teams, 0)
+            shown, progress = dict.fromkeys(inference.teams, 0), Progress(episodes is not None)
             while not inference.is_complete:
                 inference.step()
+                if progress.is_due:
+                    progress.report("Episodes", inference.progress())
                 if episodes is None:
                     _log_summaries(settings, inference, shown, time.monotonic() - started)
         finally:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import multiprocessing.connection
+import os
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -15,6 +18,7 @@ from sb3_ext.placement import Place, SamplerLostError
 from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 
 _END_TIMEOUT = 10  # seconds for a process to end its players
+_ORPHAN_TIMEOUT = 1  # the same, after the death of its parent
 
 
 class Processes(Place):
@@ -92,7 +96,17 @@ class ProcessChannel:
 
 def _serve(connection: Connection, arguments: SamplerArguments) -> None:
     ignore_signals()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     serve(mailbox_of(connection), arguments)
+
+
+def _end_with_parent() -> None:
+    """End this process after its parent, also while it waits for a player, whose watchdog then ends it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    time.sleep(_ORPHAN_TIMEOUT)
+    os._exit(1)
 
 
 def mailbox_of(connection: Connection) -> Mailbox:

@@ -300,7 +300,8 @@ class Training(JointTraining):
         for name, bar in self._bars.items():
             bar.update(max(timesteps.get(name, 0) - bar.n, 0))
         if self._progress.is_due:
-            self._progress.report(timesteps, {name: self._records[name].next_summary for name in timesteps})
+            parts = [f"{name} {count} of {self._records[name].next_summary}" for name, count in timesteps.items()]
+            self._progress.report("Timesteps until the next summary", parts)
 
     def _take_statistics(self, samples: Samples) -> None:
         for name, episodes in samples.episodes.items():

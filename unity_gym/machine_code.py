@@ -25,7 +25,7 @@ def store(compiled: Any) -> None:
 
 
 class _Files(CompileResultCacheImpl):  # type: ignore[misc]
-    """Numba's files of a function, named after numba's version, as environments with other versions may use them, too."""
+    """Files of a function, named after the version of numba: environments with other versions may use the folder."""
 
     @property
     def filename_base(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -68,6 +69,19 @@ def test_a_policy_is_evaluated_over_episodes(results: Path, tmp_path: Path, caps
     assert evaluation["episodes"] == 5
     assert line == "Basic: mean reward {mean_reward:.3f} ± {std_reward:.3f} over 5 episodes\n".format(**evaluation)
     assert content(results) == before
+
+
+def test_the_episodes_so_far_are_shown_meanwhile(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sb3_ext.console._FIRST_PROGRESS", 0)
+    arguments = [config(tmp_path), "--results-dir", str(results), "--inference", "--episodes", "3", "--seed", "1"]
+    assert main([*arguments, "--resume", "--run-id", "old"]) == 0
+    output = capsys.readouterr()
+    lines = re.findall(r"\[INFO\] Episodes: Basic (\d) of 3 in (\d+) timesteps\. \d+ s\.\n", output.err)
+    assert lines[0] == ("0", "1")
+    assert lines[-1][0] == "3"
+    assert "Episodes" not in output.out
 
 
 @pytest.mark.parametrize(("given", "lesson"), [({"resume": True}, 2), ({"initialize_from": "ppo"}, 2), ({}, None)])
