@@ -26,7 +26,7 @@ class MultiBehaviorTraining:
     """Players of a scene, and the training of all its behaviors with one model each.
 
         training = MultiBehaviorTraining("Unity-StrikersVsGoalie-v0", num_areas=8)
-        models = {name: POCA.from_spec("UnityPOCAPolicy", spec) for name, spec in training.behavior_specs.items()}
+        models = {name: POCA.from_spec("UnityPolicy", spec) for name, spec in training.behavior_specs.items()}
         training.learn(models, 1_000_000, self_play={name: SelfPlay() for name in models})
         training.close()
 

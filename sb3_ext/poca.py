@@ -248,7 +248,8 @@ class POCA(PPO):
 
     Parameters that are not listed here are those of `PPO`. There is no `second_critic`.
 
-    :param policy: "UnityPOCAPolicy", or "MlpPolicy", "CnnPolicy" or "MultiInputPolicy" with their networks.
+    :param policy: "UnityPolicy" for `UnityPOCAPolicy`, or "MlpPolicy", "CnnPolicy" or "MultiInputPolicy" with their
+        networks.
     :param env: Environment to learn on.
     :param groupmate_rewards: Whether to add to the extrinsic reward the individual rewards that the other members
         received between this decision and the agent's next one.
@@ -258,6 +259,7 @@ class POCA(PPO):
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "UnityPolicy": UnityPOCAPolicy,
         "UnityPOCAPolicy": UnityPOCAPolicy,
         "MlpPolicy": MlpPOCAPolicy,
         "CnnPolicy": CnnPOCAPolicy,

@@ -62,7 +62,8 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     The target entropy is −dim(u) for the continuous actions. For each branch it is 0.2 times the logarithm of the
     number of allowed actions. Each reward signal has its own Q, discount and V; the policy maximizes their mean.
 
-    :param policy: "UnitySACPolicy", or a network of Stable-Baselines3: "MlpPolicy", "CnnPolicy", "MultiInputPolicy".
+    :param policy: "UnityPolicy" for `UnitySACPolicy`, or a network of Stable-Baselines3: "MlpPolicy", "CnnPolicy",
+        "MultiInputPolicy".
     :param env: Environment to learn on.
     :param learning_rate: Learning rate, a number or a function of the remaining progress (1 → 0).
     :param buffer_size: Decisions in the replay buffer.

@@ -190,6 +190,7 @@ class MultiInputSACPolicy(UnitySACPolicy):
 
 
 POLICY_ALIASES: dict[str, type[BasePolicy]] = {
+    "UnityPolicy": UnitySACPolicy,
     "UnitySACPolicy": UnitySACPolicy,
     "MlpPolicy": MlpSACPolicy,
     "CnnPolicy": CnnSACPolicy,

@@ -25,7 +25,7 @@ class SelfPlayVecEnv(UnityVecEnv):
     `SelfPlayCallback`:
 
         env = SelfPlayVecEnv("Unity-SoccerTwos-v0", SelfPlay(save_steps=50_000, window=10))
-        POCA("UnityPOCAPolicy", env).learn(5_000_000, callback=SelfPlayCallback())
+        POCA("UnityPolicy", env).learn(5_000_000, callback=SelfPlayCallback())
 
     Before `learn`, no policy acts for the other teams, and a step raises an error.
 

@@ -339,8 +339,14 @@ def test_policies_under_names_of_sb3_have_its_networks(
     env.close()
 
 
+@pytest.mark.parametrize("algorithm", [PPO, POCA, SAC])
+def test_unity_policy_is_the_policy_of_each_algorithm(env: Any, algorithm: type[Any]) -> None:
+    own = type(algorithm(POLICIES[algorithm], env, device="cpu").policy)
+    assert type(algorithm("UnityPolicy", env, device="cpu").policy) is own
+
+
 def test_an_unknown_policy_is_reported_with_the_known_ones(env: Any) -> None:
-    for algorithm, other in ((SAC, "UnityPolicy"), (PPO, "UnitySACPolicy")):
+    for algorithm, other in ((SAC, "UnityPOCAPolicy"), (PPO, "UnitySACPolicy")):
         with pytest.raises(InvalidValueError, match=rf"'MlpPolicy', .* or a class, got '{other}'"):
             algorithm(other, env)
 
