@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
@@ -21,6 +23,7 @@ SCRIPT_HINT = (
 HANGUP = None if sys.platform == "win32" else signal.SIGHUP
 """Signal that the terminal was closed, where there is one."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM) if HANGUP is None else (signal.SIGINT, signal.SIGTERM, HANGUP)
+_ORPHAN_TIMEOUT = 1  # seconds for a process to end by itself after its parent
 _context: ForkServerContext | SpawnContext = multiprocessing.get_context("spawn")
 
 
@@ -59,6 +62,22 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # of `starting_without_signals`
+
+
+def end_with_parent() -> None:
+    """End this process after its parent, also while it waits for a player or another process.
+
+    The watchdogs of its players end them.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "in a process that multiprocessing has started"
+
+    def watch() -> None:
+        parent.join()
+        time.sleep(_ORPHAN_TIMEOUT)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

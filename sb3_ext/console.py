@@ -145,15 +145,15 @@ class Progress:
         """Whether a line is due."""
         return self._is_shown and time.monotonic() - self._last >= self._pause
 
-    def report(self, goal: str, parts: Sequence[str]) -> None:
+    def report(self, counted: str, parts: Sequence[str]) -> None:
         """Print a line with the time since the start.
 
-        :param goal: Counted things and what they lead to.
-        :param parts: Number of these things, for each behavior.
+        :param counted: What is counted.
+        :param parts: How many of it each behavior has.
         """
         self._last = time.monotonic()
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        LOG.info("%s: %s. %.0f s.", goal, ", ".join(parts), self._last - self._started)
+        LOG.info("%s: %s. %.0f s.", counted, ", ".join(parts), self._last - self._started)
 
     def restart(self) -> None:
         """Note that a summary was printed."""

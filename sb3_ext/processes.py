@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import multiprocessing.connection
-import os
 import queue
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sb3_ext.child_processes import SCRIPT_HINT, ignore_signals, process_context, starting_without_signals
+from sb3_ext.child_processes import (
+    SCRIPT_HINT,
+    end_with_parent,
+    ignore_signals,
+    process_context,
+    starting_without_signals,
+)
 from sb3_ext.placement import Place, SamplerLostError
 from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 
 _END_TIMEOUT = 10  # seconds for a process to end its players
-_ORPHAN_TIMEOUT = 1  # the same, after the death of its parent
 
 
 class Processes(Place):
@@ -96,17 +98,8 @@ class ProcessChannel:
 
 def _serve(connection: Connection, arguments: SamplerArguments) -> None:
     ignore_signals()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     serve(mailbox_of(connection), arguments)
-
-
-def _end_with_parent() -> None:
-    """End this process after its parent, also while it waits for a player, whose watchdog then ends it."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    time.sleep(_ORPHAN_TIMEOUT)
-    os._exit(1)
 
 
 def mailbox_of(connection: Connection) -> Mailbox:

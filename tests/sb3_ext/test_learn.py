@@ -822,14 +822,23 @@ def test_a_signal_while_a_process_starts_arrives_afterwards(number: int, threads
         end.set()
 
 
-@pytest.mark.parametrize("flags", [[], ["--num-envs", "2", "--num-workers", "2"]], ids=["here", "workers"])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code", "workers"),
+    [
+        (signal.SIGTERM, 143, 0),
+        (signal.SIGTERM, 143, 2),
+        (signal.SIGINT, 130, 0),
+        (signal.SIGINT, 130, 2),
+        (signal.SIGKILL, -9, 2),
+    ],
+)
 def test_a_signal_while_players_start_ends_the_run_at_once(
-    tmp_path: Path, number: int, code: int, flags: list[str]
+    tmp_path: Path, number: int, code: int, workers: int
 ) -> None:
     build = tmp_path / "silent.x86_64"
     build.write_text("#!/bin/sh\necho started > started\nexec sleep 300\n")
     build.chmod(0o755)
+    flags = ["--num-envs", "2", "--num-workers", str(workers)] if workers else []
     process = start(tmp_path, config(tmp_path), "--env", str(build), "--timeout-wait", "120", *flags)
     try:
         deadline = time.monotonic() + 60
