@@ -56,33 +56,30 @@ def stop_signals() -> list[signal.Signals]:
     return [number for number in _SIGNALS if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
-def ignore_signals() -> None:
-    """Ignore Ctrl-C, SIGTERM and SIGHUP from now on. The parent process ends this one after saving."""
+def leave_end_to_parent() -> None:
+    """Ignore Ctrl-C, SIGTERM and SIGHUP from now on: the parent process ends this one after saving.
+
+    If the parent dies, this process ends too, also while it waits for a player or another process. The watchdogs of its
+    players end them.
+    """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # of `starting_without_signals`
-
-
-def end_with_parent() -> None:
-    """End this process after its parent, also while it waits for a player or another process.
-
-    The watchdogs of its players end them.
-    """
     parent = multiprocessing.parent_process()
     assert parent is not None, "in a process that multiprocessing has started"
 
-    def watch() -> None:
+    def end_after_parent() -> None:
         parent.join()
         time.sleep(_ORPHAN_TIMEOUT)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=end_after_parent, daemon=True).start()
 
 
 @contextmanager
 def starting_without_signals() -> Iterator[None]:
-    """Let a process that starts in this context ignore these signals at once, before `ignore_signals` runs.
+    """Let a process that starts in this context ignore these signals at once, before `leave_end_to_parent` runs.
 
     Those that this process gets meanwhile arrive afterwards.
     """

@@ -10,13 +10,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sb3_ext.child_processes import (
-    SCRIPT_HINT,
-    end_with_parent,
-    ignore_signals,
-    process_context,
-    starting_without_signals,
-)
+from sb3_ext.child_processes import SCRIPT_HINT, leave_end_to_parent, process_context, starting_without_signals
 from sb3_ext.placement import Place, SamplerLostError
 from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 
@@ -97,8 +91,7 @@ class ProcessChannel:
 
 
 def _serve(connection: Connection, arguments: SamplerArguments) -> None:
-    ignore_signals()
-    end_with_parent()
+    leave_end_to_parent()
     serve(mailbox_of(connection), arguments)
 
 

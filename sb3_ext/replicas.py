@@ -29,7 +29,7 @@ import torch
 from stable_baselines3.common.logger import Logger
 from torch import distributed
 
-from sb3_ext.child_processes import SCRIPT_HINT, end_with_parent, ignore_signals, starting_without_signals
+from sb3_ext.child_processes import SCRIPT_HINT, leave_end_to_parent, starting_without_signals
 from sb3_ext.hardware import require_device
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
@@ -209,8 +209,7 @@ class Replicas:
 
 def _replicate(connection: Connection, rank: int, size: int, port: int, device: str, threads: int) -> None:
     """Run the process of a replica: load its state, and compute each update that is sent, until the connection ends."""
-    ignore_signals()
-    end_with_parent()
+    leave_end_to_parent()
     torch.set_num_threads(threads)
     try:
         kind, content, further = pickle.loads(connection.recv_bytes())

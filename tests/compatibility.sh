@@ -51,7 +51,7 @@ print("Python", platform.python_version(), "| protobuf", google.protobuf.__versi
 for python in ${PYTHONS:-python3.13 python3.12 python3.11 python3.10}; do
   python=$(command -v "$python") && "$python" -c '' 2>/dev/null || continue # a shim may have nothing behind it
   if [ -n "$short" ] && [ "$("$python" -V)" = "$(.venv/bin/python -V 2>/dev/null)" ]; then
-    echo "$("$python" -V) is the newest here, and that of .venv, whose tests have passed"
+    echo "$("$python" -V) is the newest here, and that of .venv, with which scripts/test.sh runs these tests"
     exit 0
   fi
   row "$python" newest "${without_torch[@]}"

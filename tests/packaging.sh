@@ -9,8 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 checkout=$PWD
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-unset PYTHONPATH
-unset PYTHONDONTWRITEBYTECODE # pip compiles nothing, so that Python has to keep what it compiles
+unset PYTHONPATH PYTHONDONTWRITEBYTECODE # pip compiles nothing, so that Python has to keep what it compiles
 short=$([ "${1:-}" = --short ] && echo yes || true)
 
 pip() { "$1" -m pip --quiet --disable-pip-version-check "${@:2}"; }
