@@ -211,7 +211,8 @@ def _await_behaviors(settings: RunSettings, pool: PlayerPool) -> None:
     else:
         raise UnityGymError(
             f"the settings name the behaviors {sorted(missing)}, which the players do not have; they have "
-            f"{sorted(shown)}. Correct or delete the names under behaviors"
+            f"{sorted(shown)}. Correct or delete the names under behaviors; if their agents appear later in the run, "
+            "list all behaviors there"
         )
     for name in sorted(unnamed):
         settings.behavior(name)  # raises an error if there are no settings for it
