@@ -189,7 +189,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     line = [*(sys.argv[1:] if arguments is None else arguments)]
     command = _COMMANDS.get(line[0]) if line else None
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        received.append(number)  # Ray raises a KeyboardInterrupt of its own instead
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
     if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names and paths of any language, also in an ASCII terminal
     try:
@@ -199,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"unity-learn: error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt as stop:
-        return 128 + int(stop.args[0] if stop.args else signal.SIGINT)
+        return 128 + int(stop.args[0] if stop.args else (received or [signal.SIGINT])[-1])
     finally:
         signal.signal(signal.SIGTERM, before)
     return 1
@@ -371,10 +377,6 @@ def _printed_warnings() -> Iterator[None]:
         finally:
             for text in dict.fromkeys(str(warning.message) for warning in caught):
                 print(f"unity-learn: warning: {text}", file=sys.stderr)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    raise KeyboardInterrupt(number)
 
 
 def _require_no_options(options: dict[str, object]) -> None:

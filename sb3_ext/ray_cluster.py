@@ -94,6 +94,10 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
             logging_level=logging.WARNING,
             runtime_env=environment or None,
         )
+    except SystemExit as stop:  # raised by Ray's own handler of SIGTERM
+        if stop.code != signal.SIGTERM:
+            raise
+        raise KeyboardInterrupt(stop.code) from None
     except Exception as error:  # of many classes, including those of other packages
         with suppress(Exception):
             ray.shutdown()

@@ -305,6 +305,22 @@ def test_no_player_remains_after_ctrl_c_to_all_processes_of_a_terminal(tmp_path:
     assert_no_player_remains(nodes.mark)
 
 
+def test_sigterm_while_ray_starts_ends_the_run_as_without_ray(tmp_path: Path) -> None:
+    file = write(tmp_path, "3DBall", top={"env_settings": {"env_path": "embedded:3DBall"}})
+    command = [sys.executable, "-m", "sb3_ext.learn", str(file), "--ray", "--results-dir", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    children: list[psutil.Process] = []
+    while process.poll() is None and not children:
+        time.sleep(0.05)
+        children = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert errors.endswith("unity-learn: stopped, nothing was saved\n")
+    assert children
+    assert not psutil.wait_procs(children, timeout=30)[1]
+
+
 def test_an_unreachable_cluster_is_reported(tmp_path: Path, nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path, "3DBall")
     assert main([str(file), *flags(tmp_path, "no-address")]) == 1
