@@ -189,10 +189,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     line = [*(sys.argv[1:] if arguments is None else arguments)]
     command = _COMMANDS.get(line[0]) if line else None
-    received: list[int] = []
+    received: int = signal.SIGINT
 
     def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        received.append(number)  # Ray raises a KeyboardInterrupt of its own instead
+        nonlocal received
+        received = number  # a wait for Ray replaces the exception by one without the number
         raise KeyboardInterrupt(number)
 
     before = signal.signal(signal.SIGTERM, interrupt)
@@ -205,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"unity-learn: error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt as stop:
-        return 128 + int(stop.args[0] if stop.args else (received or [signal.SIGINT])[-1])
+        return 128 + int(stop.args[0] if stop.args else received)
     finally:
         signal.signal(signal.SIGTERM, before)
     return 1

@@ -305,12 +305,16 @@ def test_no_player_remains_after_ctrl_c_to_all_processes_of_a_terminal(tmp_path:
     assert_no_player_remains(nodes.mark)
 
 
-def test_sigterm_while_ray_starts_ends_the_run_as_without_ray(tmp_path: Path) -> None:
-    file = write(tmp_path, "3DBall", top={"env_settings": {"env_path": "embedded:3DBall"}})
-    command = [sys.executable, "-m", "sb3_ext.learn", str(file), "--ray", "--results-dir", str(tmp_path)]
+@pytest.mark.parametrize("starting", ["Ray", "players"])
+def test_sigterm_during_a_start_ends_the_run_as_without_ray(tmp_path: Path, starting: str) -> None:
+    file, build, started = write(tmp_path, "3DBall"), tmp_path / "silent.x86_64", tmp_path / "started"
+    build.write_text(f"#!/bin/sh\ntouch '{started}'\nexec sleep 300\n")
+    build.chmod(0o755)
+    command = [sys.executable, "-m", "sb3_ext.learn", str(file), "--env", str(build), "--ray"]
+    command += ["--results-dir", str(tmp_path)]
     process = subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     children: list[psutil.Process] = []
-    while process.poll() is None and not children:
+    while process.poll() is None and not (children and (starting == "Ray" or started.exists())):
         time.sleep(0.05)
         children = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
