@@ -5,7 +5,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" dev
 declare -A packages=(
   [agilerl]="agilerl peft"
   [cleanrl]=""
+  [rl_zoo]="rl_zoo3"
   [rllib]="ray[rllib]"
+  [sbx]="sbx-rl"
+  [skrl]="skrl"
   [supersuit]="supersuit array-api-compat"
   [tianshou]="tianshou>=2"
   [torchrl]="torchrl>=0.6"

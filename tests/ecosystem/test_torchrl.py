@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+import torch
 
 import unity_gym
 import unity_gym.compat  # before TorchRL, which looks for mlagents_envs when it is imported
@@ -47,10 +48,22 @@ def test_several_teams() -> None:
     env.close()
 
 
-def test_agents_that_end_one_after_the_other() -> None:
-    env = envs.PettingZooWrapper(unity_gym.parallel_env("Unity-3DBall-v0", num_areas=3), use_mask=True)
+@pytest.mark.parametrize(
+    ("env_id", "action_mask"),
+    [("Unity-3DBall-v0", None), ("Unity-GridWorld-v0", "observation"), ("Unity-DungeonEscape-v0", "info")],
+)
+def test_agents_that_end_one_after_the_other(env_id: str, action_mask: str | None) -> None:
+    """With `done_on_any=False` TorchRL plays until the last agent ends, and acts for those that have ended, too."""
+    areas = 1 if action_mask == "info" else 2  # TorchRL needs all agents at each reset; see docs/environments
+    game = unity_gym.parallel_env(env_id, num_areas=areas, action_mask=action_mask)
+    torch.manual_seed(0)
+    env = envs.PettingZooWrapper(game, use_mask=True, done_on_any=False, seed=0)
     envs.check_env_specs(env)
-    assert env.rollout(20).batch_size[0] <= 20
+    rollout = env.rollout(600, break_when_any_done=False)
+    assert rollout.batch_size == (600,)
+    alive = rollout[next(iter(env.group_map)), "mask"]
+    assert (alive.any(dim=-1) & ~alive.all(dim=-1)).any()
+    assert rollout["next", "done"].any()
     env.close()
 
 

@@ -153,6 +153,8 @@ def test_an_agent_that_terminates_early_stays_inactive_while_the_others_continue
     observations, *_ = play(arena, 1)[0]
     assert STRIKERS[0] not in observations
     assert STRIKERS[0] in arena.possible_agents
+    observations, *_ = arena.step(zeros(arena) | {STRIKERS[0]: np.ones(2, np.int64)})
+    assert STRIKERS[0] not in observations
 
 
 def test_an_agent_that_spawns_late_joins_the_episode_and_possible_agents(arena: UnityParallelEnv) -> None:
@@ -186,6 +188,22 @@ def test_after_all_agents_end_reset_continues_with_the_next_episode_and_all_agen
         observations, _ = arena.reset()
         assert arena.agents == [*STRIKERS, KEEPER]
         assert ticks(observations) == {0}  # a RESET, which takes effect within a tick, shows the next one
+
+
+def test_agents_that_return_before_the_others_start_wait_for_them() -> None:
+    """Agents that died return in the exchange in which their group ends; those that ended follow in the next one."""
+    env = unity_gym.parallel_env("Unity-DungeonEscape-v0", num_areas=1)
+    env.reset(seed=0)
+    for agent in env.possible_agents:
+        env.action_space(agent).seed(0)
+    has_died = False
+    while not has_died:
+        while env.agents:
+            ended = env.step({agent: env.action_space(agent).sample() for agent in env.agents})[2]
+        has_died = len(ended) < len(env.possible_agents)
+        env.reset()
+        assert env.agents == env.possible_agents
+    env.close()
 
 
 def test_a_reset_in_mid_episode_starts_a_new_episode(arena: UnityParallelEnv) -> None:
@@ -248,7 +266,7 @@ def test_wrong_calls_raise_with_the_cause(arena: UnityParallelEnv) -> None:
         arena.step({})
     arena.reset()
     actions = zeros(arena)
-    with pytest.raises(ActionError, match=r"missing are \['keeper_0_0'\], not in it are \['goalie_9_9'\]"):
+    with pytest.raises(ActionError, match=r"missing are \['keeper_0_0'\], unknown are \['goalie_9_9'\]"):
         arena.step({agent: actions[agent] for agent in STRIKERS} | {"goalie_9_9": 0})
     with pytest.raises(ActionError, match=rf"{STRIKERS[1]}: .*must fit MultiDiscrete.*got array\(\[0, 0, 0\]\)"):
         arena.step(actions | {STRIKERS[1]: np.zeros(3, np.int64)})

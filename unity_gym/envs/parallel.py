@@ -201,8 +201,8 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Start an episode with all agents that request a decision.
 
-        Where all agents ended together, Unity has started the next episodes, which continue. Otherwise, or with a seed
-        or options, RESET is sent.
+        Where all agents ended together and start their next episodes together, these continue. Otherwise, or with a
+        seed or options, RESET is sent.
 
         :param seed: Seed with which the scene starts from scratch.
         :param options: Environment parameters by name, sent before the reset.
@@ -225,17 +225,19 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
     def step(self, actions: Mapping[str, Any]) -> _Results:
         """Act, and advance as `wait_for` defines.
 
-        :param actions: Action of each agent in `agents`; agents that request no decision need none.
+        :param actions: Action of each agent in `agents`; agents that request no decision need none. Those of agents
+            that have ended are ignored, as in PettingZoo's own environments.
         :raises NotReadyError: If no agent is alive.
-        :raises ActionError: If an agent has no action, a name is not in `agents`, or an action does not fit its space.
+        :raises ActionError: If an agent has no action, a name is not in `possible_agents`, or an action does not fit
+            its space.
         """
         if not self.agents:
             raise NotReadyError("step() without a living agent: call reset() first")
         missing = [agent for agent in self.requesting_agents() if agent not in actions]
-        if missing or not actions.keys() <= set(self.agents):
+        unknown = sorted(actions.keys() - self.possible_agents)
+        if missing or unknown:
             raise ActionError(
-                f"step() takes one action for each agent in env.agents; missing are {missing}, not in it are "
-                f"{sorted(actions.keys() - set(self.agents))}"
+                f"step() takes one action for each agent in env.agents; missing are {missing}, unknown are {unknown}"
             )
         action_tuples = {name: behavior.action_tuple(actions) for name, behavior in self._behaviors.items()}
         if self._waits_for_all:
@@ -248,13 +250,24 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         self._cycles += bool(self.requesting_agents())
         results = self._collect_results()
         self._show()
-        self._can_resume = not self.agents and all(
-            behavior.is_between_episodes() for behavior in self._behaviors.values()
-        )
+        self._can_resume = not self.agents and self._start_together()
         if self._cycles == self._max_cycles:
             results[3].update(dict.fromkeys(self.agents, True))
             self.agents = []
         return results
+
+    def _start_together(self) -> bool:
+        """Return whether the last step ended all running episodes, and the agents start the next ones together.
+
+        They do not where an agent that had left returns in the exchange in which the others end, and requests its first
+        decision before they do.
+        """
+        behaviors = self._behaviors.values()
+        if any(behavior.is_running() for behavior in behaviors):
+            return False
+        return any(behavior.continues() for behavior in behaviors) or not any(
+            behavior.returns() for behavior in behaviors
+        )
 
     def requesting_agents(self) -> list[str]:
         """Return the agents that request a decision now; with `wait_for="all"` those in `agents`."""
@@ -347,7 +360,7 @@ class _BehaviorAgents:
         Agents that ended are inactive until `start`; agents that request their first decision become active.
         """
         table = self._table
-        self._has_just_ended = (table.terminated | table.truncated) & self._is_active
+        self._has_just_ended = self._ended & self._is_active
         has_results = self._is_active | (table.requests_decision & ~self._has_ended)
         self._rows = np.flatnonzero(has_results)
         self._has_ended |= self._has_just_ended
@@ -417,10 +430,22 @@ class _BehaviorAgents:
             list(records(**info) if info else map(dict, repeat((), len(rows)))),
         )
 
-    def is_between_episodes(self) -> bool:
-        """Return whether the last step ended every episode that was running."""
-        has_ended = (self._table.terminated | self._table.truncated)[: len(self._was_alive)]
-        return not (self._was_alive & ~has_ended).any()
+    def is_running(self) -> bool:
+        """Return whether an episode continues that was running before the last step."""
+        return bool((self._was_alive & ~self._ended[: len(self._was_alive)]).any())
+
+    def continues(self) -> bool:
+        """Return whether an agent that ended in the last step requests its next decision."""
+        return bool((self._table.requests_decision & self._ended).any())
+
+    def returns(self) -> bool:
+        """Return whether an agent requests a decision that did not end in the last step."""
+        return bool((self._table.requests_decision & ~self._ended).any())
+
+    @property
+    def _ended(self) -> Array:
+        ended: Array = self._table.terminated | self._table.truncated
+        return ended
 
 
 def _team(behavior: str) -> int:
