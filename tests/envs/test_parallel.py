@@ -14,6 +14,7 @@ from stand_ins import changing_agents_player
 from stand_ins.changing_agents_player import COMES, ENDS, GROUP_REWARD, LEAVES
 from unity_gym.envs import UnityParallelEnv
 from unity_gym.errors import ActionError, InvalidValueError, NotReadyError, UnityGymError
+from unity_gym.pool import PlayerPool
 from unity_gym.registration import SCENES, environment_id
 
 SCENE_IDS = [environment_id(scene) for scene in SCENES]
@@ -203,6 +204,20 @@ def test_agents_that_return_before_the_others_start_wait_for_them() -> None:
         has_died = len(ended) < len(env.possible_agents)
         env.reset()
         assert env.agents == env.possible_agents
+    env.close()
+
+
+def test_an_agent_that_changes_its_behavior_continues_without_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = unity_gym.parallel_env("Unity-WallJump-v0", num_areas=1)
+    env.reset(seed=0)
+    monkeypatch.setattr(PlayerPool, "reset", lambda *_: pytest.fail("RESET was sent"))
+    seen = set()
+    for episode in range(12):
+        seen.update(env.agents)
+        while env.agents:
+            env.step(dict.fromkeys(env.agents, np.array([1, 0, 0, episode % 2])))
+        env.reset()
+    assert seen == {"bigwalljump_0", "smallwalljump_0"}
     env.close()
 
 

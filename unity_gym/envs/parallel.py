@@ -259,15 +259,15 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
     def _start_together(self) -> bool:
         """Return whether the last step ended all running episodes, and the agents start the next ones together.
 
-        They do not where an agent that had left returns in the exchange in which the others end, and requests its first
-        decision before they do.
+        They do not where only agents that had left request a decision: these return in the exchange in which the others
+        end, and begin before them. An agent that changes its behavior has ended in one and continues in another.
         """
-        behaviors = self._behaviors.values()
-        if any(behavior.is_running() for behavior in behaviors):
+        if any(behavior.is_running() for behavior in self._behaviors.values()):
             return False
-        return any(behavior.continues() for behavior in behaviors) or not any(
-            behavior.returns() for behavior in behaviors
-        )
+        tables = self._pool.tables.values()
+        requesting = {agent for table in tables for agent in table.agent_id[table.requests_decision].tolist()}
+        ended = {agent for table in tables for agent in table.agent_id[table.terminated | table.truncated].tolist()}
+        return not requesting or not requesting.isdisjoint(ended)
 
     def requesting_agents(self) -> list[str]:
         """Return the agents that request a decision now; with `wait_for="all"` those in `agents`."""
@@ -360,7 +360,7 @@ class _BehaviorAgents:
         Agents that ended are inactive until `start`; agents that request their first decision become active.
         """
         table = self._table
-        self._has_just_ended = self._ended & self._is_active
+        self._has_just_ended = (table.terminated | table.truncated) & self._is_active
         has_results = self._is_active | (table.requests_decision & ~self._has_ended)
         self._rows = np.flatnonzero(has_results)
         self._has_ended |= self._has_just_ended
@@ -432,20 +432,8 @@ class _BehaviorAgents:
 
     def is_running(self) -> bool:
         """Return whether an episode continues that was running before the last step."""
-        return bool((self._was_alive & ~self._ended[: len(self._was_alive)]).any())
-
-    def continues(self) -> bool:
-        """Return whether an agent that ended in the last step requests its next decision."""
-        return bool((self._table.requests_decision & self._ended).any())
-
-    def returns(self) -> bool:
-        """Return whether an agent requests a decision that did not end in the last step."""
-        return bool((self._table.requests_decision & ~self._ended).any())
-
-    @property
-    def _ended(self) -> Array:
-        ended: Array = self._table.terminated | self._table.truncated
-        return ended
+        has_ended = (self._table.terminated | self._table.truncated)[: len(self._was_alive)]
+        return bool((self._was_alive & ~has_ended).any())
 
 
 def _team(behavior: str) -> int:
