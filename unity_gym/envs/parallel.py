@@ -260,7 +260,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         """Return whether the last step ended all running episodes, and the agents start the next ones together.
 
         They do not where only agents that had left request a decision: these return in the exchange in which the others
-        end, and begin before them. An agent that changes its behavior has ended in one and continues in another.
+        end, and start before them. An agent that changes its behavior has ended in one and continues in another.
         """
         if any(behavior.is_running() for behavior in self._behaviors.values()):
             return False
