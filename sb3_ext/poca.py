@@ -419,11 +419,15 @@ class POCA(PPO):
             rewards = rewards + _groups_of(batch.rollout).groupmate_rewards[batch.index]
         return rewards
 
-    def _value_loss(self, batch: Batch, error: torch.Tensor, log: dict[str, list[Any]]) -> torch.Tensor:
+    def _value_loss(self, batch: Batch, error: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         of_states, of_baselines = (batch.mean(part) for part in error.unbind(1))
-        log["value_loss"].append(of_states.detach())
-        log["baseline_loss"].append(of_baselines.detach())
-        return of_states + self.baseline_coef * of_baselines
+        loss = of_states + self.baseline_coef * of_baselines
+        return loss, {"value_loss": of_states, "baseline_loss": of_baselines}
+
+    @property
+    def _repeats_updates(self) -> bool:
+        """Whether all updates are the same computation: not with groups, whose sizes differ."""
+        return False
 
     def learn(
         self: SelfPOCA,

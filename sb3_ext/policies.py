@@ -328,9 +328,8 @@ class UnityPolicy(AgentPolicy):
             raise InvalidValueError(f"action_scaling must be 'unity' or 'clip', got {action_scaling!r}")
         self.action_scaling = action_scaling
         spec = self.adapter.spec
-        self.distribution = ActionDistribution(spec.action_spec)
         self.body = NetworkBody(spec, self.settings)
-        self.head = self.distribution.proba_distribution_net(self.body.features, log_std_init)
+        self.head = ActionHead(self.body.features, spec.action_spec, log_std_init)
         self._build_critics(len(value_heads), shared_critic, second_critic)
         if self.network_defaults.get("ortho_init", False) if ortho_init is None else ortho_init:
             self._initialize_orthogonally()
@@ -396,10 +395,9 @@ class UnityPolicy(AgentPolicy):
         """Return the distribution of the actions; see `forward`."""
         observations = self._sensor_tensors(obs)
         memory = self._split(self._start_memory(len(observations[0])))[0]
-        mean, log_std, logits = self.head(self.body(observations, memory)[0])
         if action_masks is not None:
             action_masks = torch.as_tensor(action_masks, dtype=torch.bool, device=self.device)
-        return ActionDistribution(self.adapter.spec.action_spec).proba_distribution(mean, log_std, logits, action_masks)
+        return self._distribution(self.body(observations, memory)[0], action_masks)
 
     def predict_values(self, obs: PyTorchObs) -> torch.Tensor:
         """Return the values (n, signals); see `forward`."""
@@ -459,7 +457,7 @@ class UnityPolicy(AgentPolicy):
 
     def _distribution(self, features: torch.Tensor, masks: torch.Tensor | None) -> ActionDistribution:
         mean, log_std, logits = self.head(features)
-        return self.distribution.proba_distribution(mean, log_std, logits, masks)
+        return ActionDistribution(self.adapter.spec.action_spec).proba_distribution(mean, log_std, logits, masks)
 
     def critic_values(self, observations: Sequence[torch.Tensor], memory: torch.Tensor) -> torch.Tensor:
         """Return the estimates of each critic (n, critics, signals).
@@ -528,11 +526,6 @@ class UnityPolicy(AgentPolicy):
             return torch.cat(parts, 1)
 
         rollout.refresh_memory(length, after)
-
-    def _copy_without(self, parts: Iterable[Any]) -> Self:
-        twin = super()._copy_without([*parts, self.distribution])  # the distribution has tensors of the last decisions
-        twin.distribution = ActionDistribution(self.adapter.spec.action_spec)
-        return twin
 
     def _learning_parts(self) -> list[Any]:
         return [self.critic, self.value_head, self.second_critic, self.second_value_head]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -19,6 +19,7 @@ from torch import nn
 
 from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, checked_signals, schedule
 from sb3_ext.collector import Collection
+from sb3_ext.cuda_graphs import Repeated, Tensors
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.hardware import has_spare_core
@@ -279,6 +280,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             **self.policy_kwargs,
         ).to(self.device)
         self.adapter = self.policy.adapter
+        self._repeated = Repeated(self.policy, self.policy.optimizer)
         network = self.policy.settings
         if network.memory_size and network.sequence_length > self.batch_size:
             raise UnityGymError(
@@ -396,61 +398,37 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         log: dict[str, list[Any]] = defaultdict(list)
         log_ratios: list[torch.Tensor] = []  # of all minibatches, with their padding
         valid: list[torch.Tensor] = []  # parts of them, if there is padding
+        limits: dict[str, Any] = {"epsilon": epsilon, "beta": beta}
+        limits |= {} if epsilon_vf is None else {"epsilon_vf": epsilon_vf}
+        repeats = self._repeats_updates
+        if repeats:
+            limits = {name: torch.tensor(limit, device=self.device) for name, limit in limits.items()}
 
         with SignalUpdates(self._signals(), log, self.signals_learn_in_thread) as signal_updates:
             for minibatch in self._minibatches(rollout, signal_updates):
                 part = self.share.part(minibatch.sequences)
                 batch = minibatch if part is None else minibatch.part(part)
-                values, log_probs, distribution = policy.evaluate(batch)
-                advantage = batch.advantages.unsqueeze(1)
-                if self.normalize_advantage and self.advantage_normalization == "minibatch" and len(minibatch) > 1:
-                    valid_advantages = (
-                        minibatch.advantages if batch.valid is None else minibatch.advantages[minibatch.valid]
-                    )
-                    advantage = (advantage - valid_advantages.mean()) / (valid_advantages.std() + 1e-8)
-
-                if batch.weights is not None:
-                    advantage = advantage * batch.weights
-                # r(θ) = π(a|s) / π_old(a|s)
-                log_ratio = log_probs - batch.log_probs
-                if self.ratio == "action":
-                    log_ratio = log_ratio.sum(1, keepdim=True)
-                ratio = log_ratio.exp()
-                # L^CLIP = E[min(r Â, clip(r, 1 − ε, 1 + ε) Â)]
-                clipped = ratio.clamp(1 - epsilon, 1 + epsilon)
-                policy_loss = -batch.mean(torch.minimum(ratio * advantage, clipped * advantage))
-                # L^VF = E[(V − R)²], averaged over the critics and reward signals
-                error = (values - batch.returns).square()
-                if epsilon_vf is not None:
-                    near = batch.values + (values - batch.values).clamp(-epsilon_vf, epsilon_vf)
-                    clipped_error = (near - batch.returns).square()
-                    error = clipped_error if self.value_clipping == "clipped" else torch.maximum(error, clipped_error)
-                value_loss = self._value_loss(batch, error, log)
-                # S[π]
-                entropy = batch.mean(
-                    distribution.unity_entropy() if self.entropy == "unity" else distribution.entropy()
-                )
-                loss = policy_loss + self.vf_coef * value_loss - beta * entropy
-
+                advantage = self._advantage(batch, minibatch)
+                if repeats:
+                    results = self._repeat(batch, advantage, limits)
+                else:
+                    loss, results = self._loss(batch, advantage, limits)
                 # Only target_kl needs a value on the host before the end of the update.
-                log["loss"].append(loss.detach())
-                log["policy_gradient_loss"].append(policy_loss.detach())
-                log["entropy"].append(entropy.detach())
-                log_ratios.append(log_ratio.detach())
+                log_ratios.append(results.pop("log_ratio"))
+                for name, result in results.items():
+                    log[name].append(result)
                 if batch.valid is not None:
                     valid.append(batch.valid)
+                if repeats:
+                    signal_updates.add(minibatch)
+                    continue
                 weight = 1.0 if self.share.size == 1 else self.share.weight(batch.count, minibatch.count, part)
                 if self.target_kl is not None:
                     kl = self.share.sum(batch.mean(_approximate_kl(log_ratios[-1])) * weight)
                     if kl.item() > 1.5 * self.target_kl:
                         break
                 signal_updates.add(minibatch)
-                policy.clear_gradients()
-                (loss if self.share.size == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
-                self.share.sum_gradients(policy.parameters())
-                if self.max_grad_norm is not None:
-                    nn.utils.clip_grad_norm_(policy.parameters(), self.max_grad_norm)
-                policy.optimizer.step()
+                self._descend(loss if self.share.size == 1 else loss * weight)
 
         all_ratios = torch.cat(log_ratios)
         if valid:
@@ -463,6 +441,79 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         if not statistics_are_fresh:
             policy.body.update_normalization(rollout.observations)
         self._record_update(rollout, log)
+
+    @property
+    def _repeats_updates(self) -> bool:
+        """Whether all updates are the same computation, which a GPU can repeat."""
+        return self._repeated.is_active and self.share.size == 1 and self.target_kl is None
+
+    def _repeat(self, batch: Batch, advantage: torch.Tensor, limits: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Make a gradient step as a repeated computation, and return logger values; see `_loss`."""
+        names = ["actions", "log_probs", "returns"]
+        names += ["action_masks"] if self.policy.adapter.spec.action_spec.discrete_size else []
+        names += ["memory"] if self.policy.memory_size else []
+        names += ["values"] if "epsilon_vf" in limits else []
+        inputs = {**limits, "advantage": advantage, **batch.tensors(names)}
+
+        def step(tensors: Tensors) -> dict[str, torch.Tensor]:
+            given = dict(zip(inputs, tensors, strict=True))
+            loss, results = self._loss(batch.with_tensors(given), given["advantage"], given)
+            self._descend(loss)
+            return results
+
+        options = (self.ratio, self.entropy, self.value_clipping, self.vf_coef, self.max_grad_norm)
+        return self._repeated(step, list(inputs.values()), *options)
+
+    def _advantage(self, batch: Batch, minibatch: Batch) -> torch.Tensor:
+        """Return the weighted advantages (m, 1 or dimensions) of a part of a minibatch."""
+        advantage = batch.advantages.unsqueeze(1)
+        if self.normalize_advantage and self.advantage_normalization == "minibatch" and len(minibatch) > 1:
+            valid = minibatch.advantages if batch.valid is None else minibatch.advantages[minibatch.valid]
+            advantage = (advantage - valid.mean()) / (valid.std() + 1e-8)
+        return advantage if batch.weights is None else advantage * batch.weights
+
+    def _loss(
+        self, batch: Batch, advantage: torch.Tensor, limits: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the loss of m decisions, and logger values by name.
+
+        :param batch: Decisions.
+        :param advantage: Advantages (m, 1 or dimensions).
+        :param limits: Values "epsilon", "beta" and, with `clip_range_vf`, "epsilon_vf", as numbers or tensors.
+        :return: Loss, and values without gradients. "log_ratio" is log r(θ) of the decisions, (m, 1 or dimensions).
+        """
+        epsilon, epsilon_vf = limits["epsilon"], limits.get("epsilon_vf")
+        values, log_probs, distribution = self.policy.evaluate(batch)
+        # r(θ) = π(a|s) / π_old(a|s)
+        log_ratio = log_probs - batch.log_probs
+        if self.ratio == "action":
+            log_ratio = log_ratio.sum(1, keepdim=True)
+        ratio = log_ratio.exp()
+        # L^CLIP = E[min(r Â, clip(r, 1 − ε, 1 + ε) Â)]
+        clipped = ratio.clamp(1 - epsilon, 1 + epsilon)
+        policy_loss = -batch.mean(torch.minimum(ratio * advantage, clipped * advantage))
+        # L^VF = E[(V − R)²], averaged over the critics and reward signals
+        error = (values - batch.returns).square()
+        if epsilon_vf is not None:
+            near = batch.values + (values - batch.values).clamp(-epsilon_vf, epsilon_vf)
+            clipped_error = (near - batch.returns).square()
+            error = clipped_error if self.value_clipping == "clipped" else torch.maximum(error, clipped_error)
+        value_loss, results = self._value_loss(batch, error)
+        # S[π]
+        entropy = batch.mean(distribution.unity_entropy() if self.entropy == "unity" else distribution.entropy())
+        loss = policy_loss + self.vf_coef * value_loss - limits["beta"] * entropy
+        results |= {"loss": loss, "policy_gradient_loss": policy_loss, "entropy": entropy, "log_ratio": log_ratio}
+        return loss, {name: result.detach() for name, result in results.items()}
+
+    def _descend(self, loss: torch.Tensor) -> None:
+        """Make a gradient step."""
+        policy = self.policy
+        policy.clear_gradients()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.share.sum_gradients(policy.parameters())
+        if self.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(policy.parameters(), self.max_grad_norm)
+        policy.optimizer.step()
 
     def _minibatches(self, rollout: Rollout, signal_updates: SignalUpdates) -> Iterator[Batch]:
         """Yield the minibatches of all epochs; before each, the reward signals have learned from those of the last."""
@@ -574,11 +625,10 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     def _rewards(self, signal: RewardSignal, batch: Batch) -> torch.Tensor:
         return signal.rewards(batch)
 
-    def _value_loss(self, batch: Batch, error: torch.Tensor, log: dict[str, list[Any]]) -> torch.Tensor:
-        """Return the value loss from the squared errors (m, critics, signals)."""
+    def _value_loss(self, batch: Batch, error: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the value loss from the squared errors (m, critics, signals), and logger values by name."""
         loss = batch.mean(error)
-        log["value_loss"].append(loss.detach())
-        return loss
+        return loss, {"value_loss": loss}
 
     def _record_update(self, rollout: Rollout, log: dict[str, list[torch.Tensor]]) -> None:
         if self.policy.head.mean is not None:
@@ -618,7 +668,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         return self
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_records", "_inbox"]
+        return [*super()._excluded_save_params(), "_records", "_inbox", "_repeated"]
 
 
 def _approximate_kl(log_ratio: torch.Tensor) -> torch.Tensor:

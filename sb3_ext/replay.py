@@ -6,7 +6,7 @@ sequence has the true state after its last decision in addition to those of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, BinaryIO
 
@@ -206,6 +206,19 @@ class ReplayBatch(SequenceBatch):
         prepared = None if self._prepared is None else [tensor[sequences] for tensor in self._prepared]
         return ReplayBatch(tensors, len(self._observations), valid, prepared)
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return all tensors of the batch, after `prepare`."""
+        assert self._prepared is not None
+        inputs = {f"input_{index}": tensor for index, tensor in enumerate(self._prepared)}
+        return {**self._tensors, **inputs, **({} if self.valid is None else {"valid": self.valid})}
+
+    def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> ReplayBatch:
+        """Return a batch of the same shape with other tensors, named as those of `tensors`."""
+        assert self._prepared is not None
+        own = {name: tensors[name] for name in self._tensors}
+        prepared = [tensors[f"input_{index}"] for index in range(len(self._prepared))]
+        return ReplayBatch(own, len(self._observations), tensors.get("valid"), prepared)
+
     def means(self, x: torch.Tensor, dim: int = 0, *further: int) -> torch.Tensor:
         """Return the means over the valid decisions.
 
@@ -215,7 +228,7 @@ class ReplayBatch(SequenceBatch):
         """
         if self.valid is None:
             return x.mean((dim, *further))
-        return mean_of_valid(x, self.valid, self.count, dim, *further)
+        return mean_of_valid(x, self.valid, self._divisor, dim, *further)
 
     def _decision_states(self, states: torch.Tensor) -> torch.Tensor:
         """Return the states of the decisions (m, …) from all states (sequences, length + 1, …)."""

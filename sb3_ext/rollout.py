@@ -29,7 +29,9 @@ def as_tensor(array: Array, device: torch.device | str = "cpu") -> torch.Tensor:
     return to_device(torch.from_numpy(array if array.flags.writeable else array.copy()), device)
 
 
-def mean_of_valid(x: torch.Tensor, valid: torch.Tensor, count: int, dim: int, *further: int) -> torch.Tensor:
+def mean_of_valid(
+    x: torch.Tensor, valid: torch.Tensor, count: int | torch.Tensor, dim: int, *further: int
+) -> torch.Tensor:
     """Return the means over the valid decisions. Selecting them would wait for their number on a GPU.
 
     :param x: Values (…, m, …).
@@ -290,7 +292,8 @@ class SequenceBatch:
 
     :param sequences: Number of sequences.
     :param length: Decisions of each sequence.
-    :param valid: Valid decisions, bool (m,) on the CPU, False where a sequence is padded; None if all are valid.
+    :param valid: Valid decisions, bool (m,), False where a sequence is padded; None if all are valid. On the CPU,
+        unless `count` is not needed.
     :param device: Device of the arrays of the batch.
     """
 
@@ -311,9 +314,14 @@ class SequenceBatch:
         """Number of valid decisions."""
         return len(self) if self._valid is None else int(self._valid.sum())
 
+    @cached_property
+    def _divisor(self) -> int | torch.Tensor:
+        """Number of valid decisions, as a tensor if the mask is on a GPU."""
+        return self.count if self._valid is None or self._valid.device.type == "cpu" else self._valid.sum()
+
     def mean(self, x: torch.Tensor) -> torch.Tensor:
         """Return the mean of (m, …) over the valid decisions and all further dimensions."""
-        return x.mean() if self.valid is None else mean_of_valid(x, self.valid, self.count, *range(x.dim()))
+        return x.mean() if self.valid is None else mean_of_valid(x, self.valid, self._divisor, *range(x.dim()))
 
 
 class Batch(SequenceBatch):
@@ -450,3 +458,33 @@ class Batch(SequenceBatch):
     def returns(self) -> torch.Tensor:
         """Returns (m, 1, reward signals), which all critics share."""
         return self._array("returns", self.rollout.returns)
+
+    def tensors(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return the prepared inputs, the named attributes and, if there is padding, the valid decisions."""
+        inputs = self._sensors("input", self.rollout.inputs)
+        valid = {} if self.valid is None else {"valid": self.valid}
+        return {
+            **{f"input_{index}": tensor for index, tensor in enumerate(inputs)},
+            **{name: getattr(self, name) for name in names},
+            **valid,
+        }
+
+    def with_tensors(self, tensors: dict[str, torch.Tensor]) -> Batch:
+        """Return a batch of the same shape, which has only the attributes of `tensors`."""
+        return _FixedBatch(self, tensors)
+
+
+class _FixedBatch(Batch):
+    """Batch of given tensors; see `Batch.with_tensors`."""
+
+    def __init__(self, batch: Batch, tensors: dict[str, torch.Tensor]) -> None:
+        super().__init__(batch.rollout, batch.decisions.view(-1, batch.length), tensors.get("valid"))
+        self._tensors = tensors
+
+    def _array(self, name: str, array: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 (that of the rollout)
+        return self._tensors[name]
+
+    @property
+    def memory(self) -> torch.Tensor:
+        """Recurrent states (sequences, memory size), before the first decision of each sequence."""
+        return self._tensors["memory"]

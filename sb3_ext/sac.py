@@ -7,7 +7,7 @@ import math
 import os
 import pathlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from sb3_ext.agents import AgentTableLike
 from sb3_ext.algorithm import ACTION_SPACES, LearningWorkers, UnityAlgorithm, checked_signals
 from sb3_ext.collector import Collection
+from sb3_ext.cuda_graphs import Repeated, Tensors
 from sb3_ext.distributions import SquashedActions
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
@@ -261,6 +262,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         ).to(self.device)
         self.adapter = self.policy.adapter
         self.policy.log_ent_coef.requires_grad_(self.learns_ent_coef)
+        self._repeated = Repeated(self.policy, self.policy.optimizer)
         if self.target_entropy != "auto" and not self.adapter.spec.action_spec.continuous_size:
             raise UnityGymError(
                 f"target_entropy is that of continuous actions, of which there are none, got {self.target_entropy}: "
@@ -453,21 +455,48 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         :return: Logger values, vectors by name.
         """
         part = self.share.part(minibatch.sequences)
-        policy, action = self.policy, self.policy.adapter.spec.action_spec
-        minibatch.prepare(policy.body)
+        minibatch.prepare(self.policy.body)
         batch = minibatch if part is None else minibatch.part(part)
+        weight = 1.0 if self.share.size == 1 else self.share.weight(batch.count, minibatch.count, part)
+        given = {"next_noise": self._noise(minibatch, part), "noise": self._noise(minibatch, part)}
+        with torch.no_grad():
+            given["rewards"] = torch.stack([signal.rewards(batch) for signal in self._signals()], 1) * self._strength
+        given["discount"] = self._gamma - batch.terminated.unsqueeze(1) * (self._gamma * self._ends)
+        self._n_updates += 1
+        moves_target = self._n_updates % self.target_update_interval == 0
+        if self.share.size > 1 or not self._repeated.is_active:
+            return self._step(batch, given, moves_target, weight)
+        inputs = given | batch.tensors()
+
+        def step(tensors: Tensors) -> dict[str, torch.Tensor]:
+            fixed = dict(zip(inputs, tensors, strict=True))
+            return self._step(batch.with_tensors(fixed), fixed, moves_target)
+
+        options = (moves_target, self.tau, self.target_entropy, self.learns_ent_coef)
+        return self._repeated(step, list(inputs.values()), *options)
+
+    def _step(
+        self, batch: ReplayBatch, given: Mapping[str, torch.Tensor], moves_target: bool, weight: float = 1.0
+    ) -> dict[str, torch.Tensor]:
+        """Make a gradient step; see `_update`.
+
+        :param batch: Batch of m decisions.
+        :param given: "next_noise" and "noise" of the next and the present actions, (m, continuous size) each;
+            "rewards", and the "discount" of the next states, (m, signals) each.
+        :param moves_target: Whether the target critics move afterwards.
+        :param weight: Weight of the losses.
+        """
+        policy, action = self.policy, self.policy.adapter.spec.action_spec
         alpha = policy.log_ent_coef.detach().exp()
         memory = policy.split(batch.memory)[1]
         current, following = policy.actions_of(batch)
 
         # y = r + γ (1 − terminated) V'(s')
         with torch.no_grad():
-            continuous, log_prob = following.rsample(self._noise(minibatch, part))
+            continuous, log_prob = following.rsample(given["next_noise"])
             next_q = policy.critic_target(self._following_states(batch, memory), continuous)
             next_value = self._soft_value(next_q, following, log_prob, alpha)
-            rewards = torch.stack([signal.rewards(batch) for signal in self._signals()], 1) * self._strength
-            discount = self._gamma - batch.terminated.unsqueeze(1) * (self._gamma * self._ends)
-            target = torch.addcmul(rewards, discount, next_value)
+            target = torch.addcmul(given["rewards"], given["discount"], next_value)
 
         # J(Q) = ½ (Q − y)², averaged over the reward signals
         states, _ = policy.critic.observe(batch.inputs, memory, batch.length, policy.previous_actions(batch.actions))
@@ -481,7 +510,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         q_losses = 0.5 * batch.means((q - target).square(), 1, 2)
 
         # J(π) = −V(s), for the actor alone
-        continuous, log_prob = current.rsample(self._noise(minibatch, part))
+        continuous, log_prob = current.rsample(given["noise"])
         sampled_q = every_q.detach() if continuous is None else policy.critic(states.detach(), continuous)
         values = self._soft_value(sampled_q, current, log_prob, alpha)
         policy_loss = -batch.mean(values)
@@ -494,33 +523,31 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
 
         policy.clear_gradients()
         critic_loss = q_losses.sum() + ent_coef_loss
-        if self.share.size > 1:
-            weight = self.share.weight(batch.count, minibatch.count, part)
+        if weight != 1:
             policy_loss, critic_loss = policy_loss * weight, critic_loss * weight
         policy_loss.backward(inputs=policy.actor_parameters)  # type: ignore[no-untyped-call]
         critic_loss.backward()  # type: ignore[no-untyped-call]
         self.share.sum_gradients(policy.parameters())
         policy.optimizer.step()
-        self._n_updates += 1
-        if self._n_updates % self.target_update_interval == 0:
+        if moves_target:
             policy.move_target(self.tau)
         return {
             "q_loss": q_losses.detach(),
             "actor_loss": policy_loss.detach(),
             "ent_coef_loss": ent_coef_loss.detach(),
             "value": batch.means(values.detach()),
-            "reward": batch.means(rewards),
+            "reward": batch.means(given["rewards"]),
             "log_prob": log_probs,
             "ent_coef": alpha,
         }
 
-    def _noise(self, minibatch: ReplayBatch, part: slice | None) -> torch.Tensor | None:
+    def _noise(self, minibatch: ReplayBatch, part: slice | None) -> torch.Tensor:
         """Draw the noise of continuous actions for the whole minibatch, and return this process's part of it."""
+        shape = (len(minibatch), self.policy.adapter.spec.action_spec.continuous_size)
         if part is None:
-            return None
-        noise = torch.randn((len(minibatch), self.policy.adapter.spec.action_spec.continuous_size))
+            return torch.randn(shape, device=self.device)
         rows = slice(part.start * minibatch.length, part.stop * minibatch.length)
-        return noise[rows].to(self.device)
+        return torch.randn(shape)[rows].to(self.device)
 
     def _following_states(self, batch: ReplayBatch, memory: torch.Tensor | None) -> torch.Tensor:
         """Return the features of the next states in the target critics."""
@@ -672,7 +699,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         built = ["_unseen", "_unsent", "_means", "_gamma", "_strength", "_ends", "_branch_offsets", "_branch"]
-        return [*super()._excluded_save_params(), *built]
+        return [*super()._excluded_save_params(), *built, "_repeated"]
 
 
 def _numbers(tensors: list[torch.Tensor]) -> list[Any]:

@@ -61,37 +61,47 @@ class Curiosity(LearnedSignal):
     @torch.no_grad()
     def rewards(self, batch: Decisions) -> torch.Tensor:
         """Return the forward model's errors, a float tensor (m,)."""
-        errors = self._forward_errors(batch, *self._encode(batch)) * self.has_learned
+        before, after = self._encode(batch.observations, batch.next_observations)
+        errors = self._forward_errors(batch.actions, before, after) * self.has_learned
         return errors.clamp(max=1 / self.strength) if self.strength else errors
 
     def update(self, batch: Decisions) -> dict[str, torch.Tensor]:
         """Make one gradient step, and return both parts of the loss."""
-        before, after = self._encode(batch)
-        forward_loss = batch.mean(self._forward_errors(batch, before, after))
-        inverse_loss = batch.mean(self._inverse_errors(batch, before, after))
+        inputs = [*batch.observations, *batch.next_observations, batch.actions]
+        if batch.valid is None:
+            return self._repeated(lambda tensors: self._learn(batch, tensors), inputs)
+        return self._learn(batch, inputs)
+
+    def _learn(self, batch: Decisions, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        *observations, actions = inputs
+        sensors = len(observations) // 2
+        before, after = self._encode(observations[:sensors], observations[sensors:])
+        forward_loss = batch.mean(self._forward_errors(actions, before, after))
+        inverse_loss = batch.mean(self._inverse_errors(actions, before, after))
         self._descend(_LOSS_WEIGHT * (_FORWARD_WEIGHT * forward_loss + (1 - _FORWARD_WEIGHT) * inverse_loss))
         self.has_learned.fill_(True)
         return {"forward_loss": forward_loss.detach(), "inverse_loss": inverse_loss.detach()}
 
-    def _encode(self, batch: Decisions) -> tuple[torch.Tensor, torch.Tensor]:
+    def _encode(
+        self, observations: Sequence[torch.Tensor], next_observations: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return φ(s) and φ(s'), (m, features) each."""
-        both = [torch.cat(pair) for pair in zip(batch.observations, batch.next_observations, strict=True)]
+        both = [torch.cat(pair) for pair in zip(observations, next_observations, strict=True)]
         before, after = self.encoder(both)[0].chunk(2)
         return before, after
 
-    def _forward_errors(self, batch: Decisions, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    def _forward_errors(self, actions: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         """Return ½‖φ̂(s') − φ(s')‖², (m,)."""
-        predicted = self.forward_model(torch.cat([before, action_features(batch.actions, self._actions)], 1))
+        predicted = self.forward_model(torch.cat([before, action_features(actions, self._actions)], 1))
         errors: torch.Tensor = 0.5 * (predicted - after).square().sum(1)
         return errors
 
-    def _inverse_errors(self, batch: Decisions, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    def _inverse_errors(self, actions: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         """Return ‖â − a‖² of the continuous actions plus −ln p(a) of each discrete action, (m,)."""
         size = self._actions.continuous_size
         continuous, *branches = self.inverse_model(torch.cat([before, after], 1)).split(
             [size, *self._actions.discrete_branches], 1
         )
-        actions = batch.actions
         errors: torch.Tensor = (continuous - actions[:, :size]).square().sum(1)
         for logits, chosen in zip(branches, actions[:, size:].to(torch.int64).unbind(1), strict=True):
             errors = errors + nn.functional.cross_entropy(logits, chosen, reduction="none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -105,13 +106,34 @@ class GAIL(LearnedSignal):
         shown = self._inputs(batch)
         if batch.valid is not None:
             shown = [array[batch.valid] for array in shown]
+        expert = self._inputs(self._expert_on(shown[0].device).sample(len(shown[0])))
+        inputs = [*expert, *shown, *self._random_numbers(expert)]
+        return self._repeated(self._learn, inputs) if batch.valid is None else self._learn(inputs)
+
+    def _random_numbers(self, expert: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the places between expert and policy per input, and with VAIL the noise of z, of all and between."""
+        count, device = len(expert[0]), expert[0].device
+        noise = [torch.randn((2 * count, _BOTTLENECK_SIZE), device=device)] if self.use_vail else []
+        places = [torch.rand_like(tensor) for tensor in expert]
+        if self.use_vail:
+            noise.append(torch.randn((count, _BOTTLENECK_SIZE), device=device))
+        return [*places, *noise]
+
+    def _learn(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Make one gradient step.
+
+        :param tensors: Inputs of expert and policy, and the random numbers.
+        """
+        inputs = len(tensors) // 3
+        expert, shown, places = tensors[:inputs], tensors[inputs : 2 * inputs], tensors[2 * inputs : 3 * inputs]
+        noise = tensors[3 * inputs :] or (None, None)
         count = len(shown[0])
-        expert = self._inputs(self._expert_on(shown[0].device).sample(count))
-        logit, mean = self._discriminate([torch.cat(pair) for pair in zip(expert, shown, strict=True)])
+        logit, mean = self._discriminate([torch.cat(pair) for pair in zip(expert, shown, strict=True)], noise[0])
         of_expert, of_policy = torch.sigmoid(logit[:count]), torch.sigmoid(logit[count:])
         not_policy = torch.sigmoid(-logit[count:])
         discrimination = -((of_expert + _EPSILON).log() + (not_policy + _EPSILON).log()).mean()
-        penalty = _PENALTY_WEIGHT * self._gradient_penalty(expert, shown)
+        between = [torch.lerp(*ends) for ends in zip(expert, shown, places, strict=True)]
+        penalty = _PENALTY_WEIGHT * self._gradient_penalty(between, noise[1])
         loss = discrimination + penalty
         log = {
             "loss": discrimination,
@@ -152,21 +174,24 @@ class GAIL(LearnedSignal):
             return self.body(inputs)[0]  # type: ignore[no-any-return]
         return self.body(inputs[:-1], extra=inputs[-1])[0]  # type: ignore[no-any-return]
 
-    def _discriminate(self, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the logits (m,) of D during learning, and the means (m, bottleneck) of z."""
+    def _discriminate(
+        self, inputs: list[torch.Tensor], noise: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the logits (m,) of D during learning, and the means (m, bottleneck) of z.
+
+        :param inputs: Inputs of D.
+        :param noise: Standard normal noise of z, (m, bottleneck), with VAIL.
+        """
         features, mean = self._features(inputs), None
-        if self.use_vail:
+        if noise is not None:
             mean = self.mean(features)
-            features = mean + torch.randn_like(mean) * self.std
+            features = mean + noise * self.std
         return self.logit(features).squeeze(1), mean
 
-    def _gradient_penalty(self, expert: list[torch.Tensor], policy: list[torch.Tensor]) -> torch.Tensor:
-        """Return the mean of (‖∇D‖ − 1)² at random points between the rows of both."""
-        between = [
-            torch.lerp(expert_input, policy_input, torch.rand_like(expert_input)).requires_grad_()
-            for expert_input, policy_input in zip(expert, policy, strict=True)
-        ]
-        logit, _ = self._discriminate(between)
+    def _gradient_penalty(self, between: list[torch.Tensor], noise: torch.Tensor | None) -> torch.Tensor:
+        """Return the mean of (‖∇D‖ − 1)² at points between the inputs of expert and policy."""
+        between = [tensor.requires_grad_() for tensor in between]
+        logit, _ = self._discriminate(between, noise)
         gradients = torch.autograd.grad(torch.sigmoid(logit).sum(), between, create_graph=True)
         squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients]).sum(0)
         return ((squares + _EPSILON).sqrt() - 1).square().mean()

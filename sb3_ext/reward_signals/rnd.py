@@ -48,16 +48,19 @@ class RND(LearnedSignal):
     @torch.no_grad()
     def rewards(self, batch: Decisions) -> torch.Tensor:
         """Return the errors, a float tensor (m,)."""
-        return self._errors(batch)
+        return self._errors(batch.observations)
 
     def update(self, batch: Decisions) -> dict[str, torch.Tensor]:
         """Make one gradient step, and return the loss."""
-        loss = batch.mean(self._errors(batch))
+        if batch.valid is None:
+            return self._repeated(lambda observations: self._learn(batch, observations), batch.observations)
+        return self._learn(batch, batch.observations)
+
+    def _learn(self, batch: Decisions, observations: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        loss = batch.mean(self._errors(observations))
         self._descend(loss)
         return {"loss": loss.detach()}
 
-    def _errors(self, batch: Decisions) -> torch.Tensor:
-        errors: torch.Tensor = (
-            (self.predictor(batch.observations)[0] - self.target(batch.observations)[0]).square().sum(1)
-        )
+    def _errors(self, observations: Sequence[torch.Tensor]) -> torch.Tensor:
+        errors: torch.Tensor = (self.predictor(observations)[0] - self.target(observations)[0]).square().sum(1)
         return errors

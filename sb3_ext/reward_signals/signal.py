@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from sb3_ext.cuda_graphs import Repeated
 from sb3_ext.networks import NetworkSettings
 from sb3_ext.optimizer import Adam
 from sb3_ext.rollout import Decisions
@@ -99,6 +100,7 @@ class LearnedSignal(RewardSignal):
         self._build(spec)
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
         self.optimizer = Adam(learned, lr=self.learning_rate, fused=True)
+        self._repeated = Repeated(self, self.optimizer)
 
     def _build(self, spec: BehaviorSpec) -> None:
         raise NotImplementedError

@@ -52,13 +52,14 @@ class Endless(RewardSignal):
 
 
 class Noise:
-    """Replace the standard normal samples, and record them."""
+    """Replace the noise of continuous actions, and record it."""
 
     def __init__(self) -> None:
         self.drawn: list[torch.Tensor] = []
 
-    def like(self, x: torch.Tensor) -> torch.Tensor:
-        self.drawn.append(torch.from_numpy(np.random.default_rng(len(self.drawn)).normal(size=x.shape)).to(x.dtype))
+    def draw(self, model: SAC, batch: ReplayBatch, _: slice | None) -> torch.Tensor:
+        shape = (len(batch), model.policy.adapter.spec.action_spec.continuous_size)
+        self.drawn.append(torch.from_numpy(np.random.default_rng(len(self.drawn)).normal(size=shape)).float())
         return self.drawn[-1]
 
 
@@ -242,7 +243,7 @@ def test_losses_targets_and_gradients_agree_with_a_float64_reference(
     )  # fmt: skip
     model.set_logger(configure(None, []))
     noise, seen = Noise(), 0
-    monkeypatch.setattr(torch, "randn_like", noise.like)
+    monkeypatch.setattr(SAC, "_noise", lambda *arguments: noise.draw(*arguments))
     update = model._update
 
     def checked(batch: ReplayBatch) -> dict[str, torch.Tensor]:
@@ -339,7 +340,7 @@ def test_each_update_equals_plain_sac_except_that_all_losses_precede_all_optimiz
         monkeypatch.setattr(torch.distributions.normal, "_standard_normal", lambda *_, drawn=drawn, **__: next(drawn))
         plain.train(1, 32)
         drawn = iter(noise[::-1])
-        monkeypatch.setattr(torch, "randn_like", lambda _, drawn=drawn: next(drawn))
+        monkeypatch.setattr(SAC, "_noise", lambda *_, drawn=drawn: next(drawn))
         ours._update(batch)
         pairs = [
             (ours.policy.body.layers[2].weight, plain.actor.latent_pi[2].weight),
