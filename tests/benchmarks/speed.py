@@ -109,6 +109,13 @@ PARTS = {
         "devices.py --devices cpu:1 cpu:2 cpu:4 cpu:8 cuda --rounds 1",
         needs_gpu=True,
     ),
+    "graphs": Part(
+        "Updates on a GPU",
+        "The same on a GPU alone, which repeats the updates of PPO, SAC and reward signals as CUDA graphs since commit "
+        "bb08a7d. A table of all devices with an earlier commit has the times without them.",
+        "devices.py --devices cuda --rounds 1",
+        needs_gpu=True,
+    ),
     "gpu": Part(
         "Training on a GPU",
         "Timesteps per second of `unity-learn` on the processor, with as many threads as it takes by itself, and on a "
