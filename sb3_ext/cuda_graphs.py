@@ -72,9 +72,9 @@ class Repeated:
                 graph = self._graphs[kind] = _Graph(compute, inputs, self._optimizer)
             except RuntimeError as error:
                 warnings.warn(f"updates take longer, as they could not be recorded on the GPU: {error}", stacklevel=2)
-                self._has_failed = True
+                graph, self._has_failed = None, True
                 self._graphs.clear()
-        return compute(inputs) if graph is None or self._has_failed else graph.repeat(inputs)
+        return compute(inputs) if graph is None else graph.repeat(inputs)
 
 
 class _Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,13 @@ def trajectories(rng: np.random.Generator, lengths: list[int]) -> Trajectories:
     return Trajectories(decisions, states(ends) | flags, np.array(lengths))
 
 
-def model_of(kind: type[PPO] | type[SAC], **options: Any) -> Any:
-    """Return a model without an environment."""
+def model_of(
+    kind: type[PPO] | type[SAC], network: Mapping[str, Any] | None = None, device: str = "cpu", **options: Any
+) -> Any:
+    """Return a model without an environment, with a small network that `network` changes."""
     name = "UnitySACPolicy" if kind is SAC else "UnityPolicy"
-    network = {"hidden_units": 8, "num_layers": 1, "normalize": True}
-    model = kind.from_spec(name, SPEC, policy_kwargs=network, device="cpu", seed=0, **options)
+    network = {"hidden_units": 8, "num_layers": 1, "normalize": True} | dict(network or {})
+    model = kind.from_spec(name, SPEC, policy_kwargs=network, device=device, seed=0, **options)
     model.set_logger(Logger(None, []))
     model.start(SPEC)
     return model

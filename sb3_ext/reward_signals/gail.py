@@ -132,7 +132,7 @@ class GAIL(LearnedSignal):
         of_expert, of_policy = torch.sigmoid(logit[:count]), torch.sigmoid(logit[count:])
         not_policy = torch.sigmoid(-logit[count:])
         discrimination = -((of_expert + _EPSILON).log() + (not_policy + _EPSILON).log()).mean()
-        between = [torch.lerp(*ends) for ends in zip(expert, shown, places, strict=True)]
+        between = [torch.lerp(*three) for three in zip(expert, shown, places, strict=True)]
         penalty = _PENALTY_WEIGHT * self._gradient_penalty(between, noise[1])
         loss = discrimination + penalty
         log = {

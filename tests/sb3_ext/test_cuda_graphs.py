@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import random_experience
 import torch
 from random_experience import SPEC, trajectories
-from stable_baselines3.common.logger import Logger
 from torch import nn
 
 from sb3_ext import GAIL, PPO, RND, SAC, Curiosity, Extrinsic, cuda_graphs
@@ -56,14 +56,8 @@ def repeats(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return repetitions
 
 
-def model_of(kind: type[PPO] | type[SAC], network: dict[str, Any] | None = None, **options: Any) -> Any:
-    network = {"hidden_units": 8, "num_layers": 1, "normalize": True} | (network or {})
-    name = "UnitySACPolicy" if kind is SAC else "UnityPolicy"
-    options = {"batch_size": 32, **options}
-    model = kind.from_spec(name, SPEC, policy_kwargs=network, device=DEVICE, seed=0, **options)
-    model.set_logger(Logger(None, []))
-    model.start(SPEC)
-    return model
+def model_of(kind: type[PPO] | type[SAC], **options: Any) -> Any:
+    return random_experience.model_of(kind, device=DEVICE, batch_size=32, **options)
 
 
 def signals(folder: Path) -> list[Any]:
@@ -78,19 +72,18 @@ def signals(folder: Path) -> list[Any]:
     return [Extrinsic(), Curiosity(**network), RND(**network), gail]
 
 
-def train(model: Any, rounds: int = 4, memory: int = 0) -> None:
+def train(model: Any, rounds: int = 4) -> None:
     """Train with random experience, a part of which has been cut early."""
     rng = np.random.default_rng(0)
+    has_single_decisions = isinstance(model, SAC) and not model.policy.memory_size
+    lengths = [1] * 128 if has_single_decisions else [16] * 4 + [5, 11, 16, 16, 16]
     for _ in range(rounds):
-        lengths = [16] * 4 + [5, 11, 16, 16, 16]
-        of_round = trajectories(rng, [1] * 128 if isinstance(model, SAC) and not memory else lengths)
-        for arrays in (of_round.decisions, of_round.ends):
+        experience = trajectories(rng, lengths)
+        for arrays in (experience.decisions, experience.ends):
             arrays["memory"] = rng.normal(size=(len(arrays["memory"]), model.policy.memory_size)).astype(np.float32)
+        model.add(experience)
         if isinstance(model, SAC):
-            model.add(of_round)
             model.count(128)
-        else:
-            model.add(of_round)
         model._current_progress_remaining -= 0.1
         model.train()
 
@@ -130,13 +123,11 @@ def test_repeated_updates_are_those_that_are_computed(
     states, logs, learned = [], [], signals(tmp_path)
     for is_repeated in (False, True):
         model = model_of(kind, **options, reward_signals=learned if learns_rewards else None)
-        if not is_repeated:
-            with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch:
+            if not is_repeated:
                 patch.setattr(Repeated, "is_active", False)
-                train(model, memory="memory" in case)
-            assert not repeats
-        else:
-            train(model, memory="memory" in case)
+            train(model)
+        assert bool(repeats) == is_repeated
         states.append(state_of(model))
         logs.append(dict(model.logger.name_to_value))
     assert len(repeats) > 4
@@ -153,13 +144,15 @@ def test_a_loaded_model_continues_with_its_own_optimizer(repeats: list[int], mon
             if not is_repeated:
                 patch.setattr(Repeated, "is_active", False)
             train(model)
+            graphs = list(model._repeated._graphs.values())
             saved = copy.deepcopy((model.policy.state_dict(), model.policy.optimizer.state_dict()))
             train(model)
             model.policy.load_state_dict(saved[0])
             model.policy.optimizer.load_state_dict(saved[1])
             train(model)
         states.append(state_of(model))
-    assert repeats
+        assert bool(repeats) == is_repeated == bool(graphs)
+        assert not set(graphs) & set(model._repeated._graphs.values())
     torch.testing.assert_close(states[0], states[1], rtol=1e-3, atol=1e-4)
 
 
@@ -185,18 +178,23 @@ def test_a_failure_is_reported_once_and_training_continues(repeats: list[int], m
     assert not repeats
 
 
-def test_many_shapes_are_not_all_recorded(repeats: list[int]) -> None:
+def linear_update(waits: bool = False) -> tuple[Repeated, Callable[[Tensors], Results]]:
+    """Return an update of a linear layer, which may wait for the GPU, and its repetition."""
     network = nn.Linear(3, 3, device=DEVICE)
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
-    repeated = Repeated(network, optimizer)
 
     def compute(tensors: Tensors) -> Results:
         loss = network(tensors[0]).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        return {"loss": loss.detach()}
+        return {"loss": loss.detach() + loss.item() if waits else loss.detach()}
 
+    return Repeated(network, optimizer), compute
+
+
+def test_many_shapes_are_not_all_recorded(repeats: list[int]) -> None:
+    repeated, compute = linear_update()
     losses = [
         repeated(compute, [torch.ones(rows, 3, device=DEVICE)])["loss"].item() for _ in range(5) for rows in range(1, 9)
     ]
@@ -207,23 +205,14 @@ def test_many_shapes_are_not_all_recorded(repeats: list[int]) -> None:
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs an NVIDIA GPU")
 def test_an_update_that_waits_for_the_gpu_is_computed_each_time() -> None:
-    network = nn.Linear(3, 3, device=DEVICE)
-    optimizer = torch.optim.Adam(network.parameters(), fused=True)
-    repeated = Repeated(network, optimizer)
-
-    def compute(tensors: Tensors) -> Results:
-        loss = network(tensors[0]).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return {"loss": loss.detach() + loss.item()}
-
+    repeated, compute = linear_update(waits=True)
     with pytest.warns(UserWarning, match="could not be recorded on the GPU"):
         losses = [repeated(compute, [torch.ones(4, 3, device=DEVICE)])["loss"].item() for _ in range(6)]
     assert sorted(losses, reverse=True) == losses
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert torch.rand(3, device=DEVICE).isfinite().all()
-    assert Repeated(network, optimizer).is_active
+    assert not repeated.is_active
+    assert linear_update()[0].is_active
     model = model_of(PPO, buffer_size=128)
     train(model)
     assert model._repeated._graphs
