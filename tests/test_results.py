@@ -143,6 +143,12 @@ def test_a_row_names_unitys_trainer_and_the_source_of_figures() -> None:
     assert row[2] == "0.90"
 
 
+def test_a_row_has_the_hours_of_a_whole_run_of_unitys_trainer_that_a_limit_cut_off() -> None:
+    peer = run("ppo/Basic", trainer="mlagents-learn", steps=50_000, seconds=1800, end="time limit")
+    row = cells(results.row("ppo/Basic", [run(), peer]))
+    assert row[7] == "0.90 (seed 0; 50,000 timesteps, 1,800 s); cut off: to `max_steps` 5.0 h"
+
+
 def test_unfinished_runs_are_repeated_and_short_ones_get_more_seeds() -> None:
     configs = ["ppo/Basic", "ppo/GridWorld", "ppo/Hallway"]
     runs = [run(seconds=60), run(seed=1), run("ppo/GridWorld", seconds=2000, end="max_steps")]

@@ -40,6 +40,7 @@ from results import (
     REPOSITORY,
     RUNS,
     STEADY,
+    WHOLE,
     commit,
     configurations,
     documented_rewards,
@@ -286,7 +287,7 @@ def is_finished(run: dict[str, Any], minutes: float, steps: int | None) -> bool:
         return bool(run["minutes"] >= minutes)
     if run["end"] == "step limit":
         return steps is not None and min(run["steps"].values()) >= steps
-    return run["end"] in {"documented reward", "max_steps"}
+    return run["end"] in WHOLE
 
 
 def open_runs(

@@ -13,6 +13,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIGS = REPOSITORY / "configs"
 RUNS = "runs.jsonl"
 STEADY = 5  # summaries whose mean is a run's reward
+WHOLE = ("documented reward", "max_steps")  # ends of runs that nothing cut off
 
 DOCUMENTED = {
     "3DBall": 100.0,
@@ -69,6 +70,9 @@ python tests/benchmarks/learning.py ppo/3DBall --peer-learn PEER/bin/mlagents-le
 - **ended by**: the documented reward, `max_steps` of the configuration, a limit, Ctrl-C, or the loss of the machine.
   The last three cut the run off; longer training may reach more. The line of a run that lost its machine has been made
   by hand from the summaries that it had printed.
+- **mlagents-learn**: Unity's trainer on the same player with the same settings. Where a limit cut the run off, it has
+  the hours to `max_steps` at the rate of the run, of the behavior that had come furthest. A machine without other
+  work takes fewer hours than those marked `~`.
 - **source**: empty for runs of this benchmark. *earlier*: its earlier version, with older code. Other benchmarks have
   their own numbers of players and areas, which their page names with their commands. *other
   demonstration*: not Unity's, but of the folder that the command names (`tests/benchmarks/README.md` has its origin).
@@ -152,6 +156,7 @@ def row(config: str, runs: list[dict[str, Any]]) -> str:
     else:
         cells += ["not run yet", "", "", "", ""]
     peers = [f"{rewards(peer)} (seed {_seeds(peer)}; {timesteps(peer)} timesteps, {wall_time(peer)})"] if peer else []
+    peers += [f"cut off: to `max_steps` {whole_hours(run):.1f} h" for run in peer if run["end"] not in WHOLE]
     cells.append("; ".join([*peers, *side_by_side(runs)]) or "not run yet")
     sources = [run["source"] for run in runs if "source" in run]
     sources += ["*other demonstration*" for run in ours if "--demonstrations" in run.get("command", "")]
@@ -180,6 +185,13 @@ def rewards(runs: list[dict[str, Any]]) -> str:
         ratings = [run["elo"][name] for run in runs if name in run.get("elo", {})]
         texts[name] += f" (Elo {span(ratings)})" if ratings else ""
     return ", ".join(f"{name} {text}" for name, text in texts.items()) if len(texts) > 1 else "".join(texts.values())
+
+
+def whole_hours(run: dict[str, Any]) -> float:
+    """Return the hours that a run takes to the `max_steps` of its configuration, at the rate that it had."""
+    behaviors = settings_of(run["config"])["behaviors"]
+    parts = [run["steps"].get(name, 0) / float(behavior["max_steps"]) for name, behavior in behaviors.items()]
+    return float(run["seconds"]) / 3600 / max(parts)
 
 
 def timesteps(runs: list[dict[str, Any]]) -> str:
