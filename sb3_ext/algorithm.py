@@ -283,7 +283,8 @@ class UnityAlgorithm(BaseAlgorithm):
 
     def _adapter_of(self, env: VecEnv) -> SpaceAdapter:
         unity = (env.table.spec, env.layout) if isinstance(env, UnityVecEnv) else None
-        return SpaceAdapter(env.observation_space, env.action_space, unity)
+        # The model's spaces equal those of the environment, but may list their keys in another order.
+        return SpaceAdapter(self.observation_space, self.action_space, unity)
 
     def _check_options(self) -> None:
         """Check the values of parameters, those of the constructor or of `load`."""

@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ext.agents import SpaceAdapter, memory_before
 from sb3_ext.vec_env import UnityVecEnv
+from unity_gym.envs.single_agent import UnitySingleAgentEnv
 from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
 from unity_gym.specs import (
@@ -51,7 +52,8 @@ class OnnxPolicy:
     (n, entities, size), also in files that were exported for Barracuda.
 
     :param path: Path of the file.
-    :param env: A `UnityVecEnv`, or any environment with one sensor per key of its observation space.
+    :param env: A `UnityVecEnv`, what `gymnasium.make` returns, or any environment with one sensor per key of its
+        observation space, in sensor order.
     :param spec: Specification of the behavior, instead of `env`.
     :param observations: Form of the observations with `spec`: "split" or "sensors", see `ObservationLayout`.
     :param seed: Seed of the sampled actions, also of ONNX sessions that this process starts later.
@@ -174,7 +176,7 @@ class OnnxPolicy:
         """Return the spaces, and the layout of the sensors if it is known."""
         if env is not None:
             base: Any = env.unwrapped
-            if isinstance(base, UnityVecEnv) and env.observation_space == base.observation_space:
+            if isinstance(base, UnityVecEnv | UnitySingleAgentEnv) and env.observation_space == base.observation_space:
                 return base.observation_space, base.action_space, (base.table.spec, base.layout)
             return env.observation_space, env.action_space, None
         if spec is None:

@@ -19,7 +19,7 @@ from gymnasium.wrappers import vector as wrappers
 
 import unity_gym
 from sb3_ext import UnityVecEnv
-from stand_ins import all_sensors_player, changing_agents_player, faulty_player, stress_player
+from stand_ins import all_sensors_player, changing_agents_player, faulty_player, scripted_player, stress_player
 from stand_ins.reply_messages import Agent, Sensor
 from stand_ins.unity_editor import Editor
 from unity_gym.environment import UnityEnvironment
@@ -33,7 +33,7 @@ from unity_gym.errors import (
 )
 from unity_gym.options import PlayerOptions
 from unity_gym.pool import PlayerPool
-from unity_gym.side_channels import StatsAggregationMethod, StatsSideChannel
+from unity_gym.side_channels import RawBytesChannel, StatsAggregationMethod, StatsSideChannel
 from unity_gym.specs import ActionTuple
 from unity_gym.wire.messages import ListAgentAction, UnityMessage
 
@@ -48,6 +48,46 @@ def test_a_build_with_cameras_is_launched_again_with_graphics(tmp_path: Path) ->
 def test_a_blank_camera_raises(tmp_path: Path) -> None:
     with pytest.raises(UnityGymError, match=r"Watcher.*camera.*no_graphics"):
         gym.make("Unity-v0", file_name=changing_agents_player.launcher(tmp_path, "Camera"), no_graphics=True)
+
+
+def test_messages_for_a_build_with_cameras_reach_the_player_that_stays(tmp_path: Path) -> None:
+    channel = RawBytesChannel(scripted_player.CHANNEL)
+    channel.send_raw_data(b", level 3")
+    env = gym.make("Unity-v0", file_name=scripted_player.launcher(tmp_path, "camera"), side_channels=[channel])
+    env.reset()
+    assert channel.get_and_clear_received_messages() == [b"graphics, level 3"]
+    channel.send_raw_data(b", level 4")
+    env.step(env.action_space.sample())
+    assert channel.get_and_clear_received_messages() == [b"graphics, level 3, level 4"]
+    env.close()
+
+
+def test_a_camera_that_appears_later_and_is_blank_raises(tmp_path: Path) -> None:
+    file_name = scripted_player.launcher(tmp_path, "late_camera")
+    with pytest.raises(UnityGymError, match=r"'Watcher' has the blank cameras \['camera'\].*no_graphics=False"):
+        gym.make("Unity-v0", file_name=file_name, behavior="Watcher")
+    env = gym.make("Unity-v0", file_name=file_name, behavior="Watcher", no_graphics=False)
+    assert np.ptp(env.reset()[0]) > 0
+    env.close()
+    env = gym.make("Unity-v0", file_name=file_name, behavior="Guide")  # whose agents see no images
+    env.close()
+
+
+def test_a_player_that_freezes_while_a_step_waits_for_another_agent_is_named(tmp_path: Path) -> None:
+    file_name = scripted_player.launcher(tmp_path, "freeze")
+    env = gym.make_vec("Unity-v0", num_envs=2, file_name=file_name, no_graphics=False, timeout_wait=4)
+    env.reset()
+    with pytest.raises(PlayerTimeoutError, match=r"(?s)does not answer.*end of its log.*waits for the physics") as error:
+        env.step(env.action_space.sample())
+    assert error.value.worker == 0
+    env.close()
+
+
+def test_a_grid_without_objects_is_allowed_without_graphics(tmp_path: Path) -> None:
+    file_name = scripted_player.launcher(tmp_path, "empty_grid")
+    with pytest.warns(UserWarning, match=r"sensors \['grid'\].*only zeros"):
+        env = gym.make("Unity-v0", file_name=file_name, no_graphics=True)
+    env.close()
 
 
 @pytest.mark.skipif(shutil.which("Xvfb") is None, reason="the program Xvfb is not installed")

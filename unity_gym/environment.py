@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -374,6 +374,18 @@ class UnityEnvironment:
         self._require_reset()
         self._deadline = time.monotonic() + self._timeout
         self._finish_exchange()
+
+    def time_out(self) -> NoReturn:
+        """Close the player, which has not answered in the time that its caller had for several exchanges.
+
+        :raises PlayerTimeoutError: Always.
+        """
+        error = PlayerTimeoutError(
+            f"the player does not answer, and the {self._timeout:g} s of this call are over: if it needs longer, raise "
+            "timeout_wait; otherwise look for an error in its log"
+        )
+        self._fail(error)
+        raise error
 
     def _send(self, message: bytes) -> None:
         assert self._connection is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from typing import Any, NoReturn
@@ -45,6 +46,27 @@ class _LaunchedPlayer(UnityEnvironment):
             raise CancelledError
         super()._check()
 
+    def reset_on_trial(self) -> None:
+        """Send RESET. The messages of side channels are held until `accept` or `discard`."""
+        self._side_channels.hold()
+        self.reset()
+
+    def accept(self) -> None:
+        """Keep this player, and pass on its messages.
+
+        :raises ProtocolError: If a side channel cannot read one.
+        """
+        try:
+            self._side_channels.release()
+        except UnityGymError as error:
+            self._fail(error)
+            raise
+
+    def discard(self) -> None:
+        """Close this player as if it had never been launched: what was sent to it is queued again."""
+        self.close()
+        self._side_channels.take_back()
+
 
 class LaunchedPlayers:
     """Players that are launched together, and their side channels.
@@ -72,6 +94,7 @@ class LaunchedPlayers:
         self.rendering: dict[int, RenderingChannel] = {}
         self._areas_to_draw = areas_to_draw
         self._probed: set[int] = set()  # the players whose first RESET was not requested yet
+        self._without_graphics: dict[int, set[str]] = {}  # by player: the behaviors whose images have been checked
         self._parameters: dict[int, EnvironmentParametersChannel] = {}
         self._stats: dict[int, StatsSideChannel] = {}
         seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if options.seed is None else options.seed
@@ -137,24 +160,42 @@ class LaunchedPlayers:
         if options.file_name is None or str(options.file_name).startswith(EMBEDDED) or no_graphics is False:
             return self._start(worker, seed, no_graphics=bool(no_graphics))
         player = self._start(worker, seed, no_graphics=True)
-        try:
-            player.reset()
-            blank = _blank_cameras(player)
-        except BaseException:
-            player.close()
-            raise
-        if not blank:
+        if not no_graphics:
+            try:
+                player.reset_on_trial()
+                if any(_blank_sensors(player, behavior) for behavior in player.behavior_specs):
+                    player.discard()
+                    return self._start(worker, seed, no_graphics=False)
+                player.accept()
+            except BaseException:
+                player.close()
+                raise
             self._probed.add(worker)
-            return player
-        player.close()
-        if no_graphics:
-            raise UnityGymError(
-                f"without graphics the cameras {blank} send blank images: leave no_graphics out"
-                " (on a machine without a screen together with display='xvfb')"
-            )
-        return self._start(worker, seed, no_graphics=False)
+        self._without_graphics[worker] = set()
+        return player
 
-    def _start(self, worker: int, seed: int, no_graphics: bool) -> UnityEnvironment:
+    def _require_images(self, worker: int, behavior: str) -> None:
+        """Check that the cameras of a behavior send images.
+
+        :raises UnityGymError: If they are blank.
+        """
+        if behavior in self._without_graphics[worker]:
+            return
+        blank = _blank_sensors(self.players[worker], behavior)
+        if gray := [name for name, is_black in blank.items() if not is_black]:
+            raise UnityGymError(
+                f"without graphics, behavior {behavior!r} has the blank cameras {gray}: pass no_graphics=False "
+                "(on a machine without a screen together with display='xvfb')"
+            )
+        if blank:
+            warnings.warn(
+                f"behavior {behavior!r} has the sensors {list(blank)}, which send only zeros: if they are cameras and no "
+                "grids, pass no_graphics=False",
+                stacklevel=2,
+            )
+        self._without_graphics[worker].add(behavior)
+
+    def _start(self, worker: int, seed: int, no_graphics: bool) -> _LaunchedPlayer:
         options = self.options
         arguments = list(options.additional_args)
         if options.num_areas is not None and str(options.file_name).startswith(EMBEDDED):
@@ -234,15 +275,19 @@ class LaunchedPlayers:
             self._display.close()
 
 
-def _blank_cameras(player: UnityEnvironment) -> list[str]:
-    """Return the visual sensors that show every agent one uniform color, as cameras do in a player without graphics."""
-    blank = []
-    for name, spec in player.behavior_specs.items():
-        arrays = player.get_steps(name)[0].obs
-        for sensor, array in zip(spec.observation_specs, arrays, strict=True):
-            if sensor.is_visual and not np.ptp(array, axis=(2, 3)).any():
-                blank.append(f"{name}: {sensor.name}")
-    return blank
+def _blank_sensors(player: UnityEnvironment, behavior: str) -> dict[str, bool]:
+    """Return the visual sensors that show every agent one uniform color, and whether it is black.
+
+    Cameras in a player without graphics do so, and grids without objects, which are black.
+    """
+    decisions, ends = player.get_steps(behavior)
+    sensors = player.behavior_specs[behavior].observation_specs
+    arrays = (decisions if len(decisions) else ends).obs
+    return {
+        sensor.name: not array.any()
+        for sensor, array in zip(sensors, arrays, strict=True)
+        if sensor.is_visual and not np.ptp(array, axis=(2, 3)).any()
+    }
 
 
 def _aggregate(values: list[float], method: StatsAggregationMethod) -> float:

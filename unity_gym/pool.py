@@ -418,6 +418,8 @@ class PlayerPool(LaunchedPlayers):
             self._under_way.add(worker)
             self.players[worker].step_async()
         self.receive(timeout, len(workers))
+        if silent := self._under_way.intersection(workers):
+            self.players[min(silent)].time_out()
 
     def _set_actions(self, worker: int, step: _Step) -> None:
         for behavior, name in self._table_names.items():
@@ -446,6 +448,8 @@ class PlayerPool(LaunchedPlayers):
         for behavior, spec in player.behavior_specs.items():
             name = self._table_name(behavior, spec)
             if name is not None:
+                if worker in self._without_graphics:
+                    self._require_images(worker, behavior)
                 behaviors.setdefault(name, []).append(behavior)
         for name, sources in behaviors.items():
             steps = [player.get_steps(behavior) for behavior in sources]

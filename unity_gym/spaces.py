@@ -22,8 +22,8 @@ class ObservationLayout:
     """Layout of a behavior's sensors: the observation space of one agent, and the observations of n agents.
 
     With "split" all rank-1 sensors are concatenated, in sensor order, under "vector", and every other sensor has its
-    own name as key. With "sensors" each sensor has its own key. One entry is a plain `Box`; several are a `Dict`. A
-    sensor without a name, or with the name of another, is `obs_<i>`.
+    own name as key. With "sensors" each sensor has its own key. One entry is a plain `Box`; several are a `Dict`, in
+    sensor order. A sensor without a name, or with the name of another, is `obs_<i>`.
 
     :param spec: Specification of the behavior.
     :param observations: Form of the observations: "split" or "sensors".
@@ -45,7 +45,7 @@ class ObservationLayout:
             shape = first.shape if len(indices) == 1 else (sum(sensors[index].shape[0] for index in indices),)
             boxes[key] = _box(shape, first.is_visual, visual_dtype)
         self._single = len(boxes) == 1
-        self.space: gym.Space[Any] = next(iter(boxes.values())) if self._single else gym.spaces.Dict(boxes)
+        self.space: gym.Space[Any] = next(iter(boxes.values())) if self._single else gym.spaces.Dict(list(boxes.items()))
 
     @property
     def parts(self) -> dict[str, list[int]]:

@@ -21,7 +21,7 @@ from sb3_ext import PPO, SB3_COMPAT, OnnxPolicy, UnityVecEnv
 from sb3_ext.agents import SpaceAdapter
 from sb3_ext.export import export_onnx
 from sb3_ext.policies import UnityPolicy
-from stand_ins import all_sensors_player
+from stand_ins import all_sensors_player, scripted_player
 from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
 from unity_gym.specs import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
@@ -351,6 +351,53 @@ def test_unbounded_actions_raise(tmp_path: Path) -> None:
     env: Any = Spaces(spaces.Box(-1, 1, (3,)), box)
     with pytest.raises(UnityGymError, match="bound its action space"):
         OnnxPolicy(tmp_path / "model.onnx", env)
+
+
+def test_sensors_keep_their_order_in_every_environment(tmp_path: Path) -> None:
+    """Unity gives a file its sensors in the order of their names without regard to case; a `Dict` would sort them."""
+    file_name = scripted_player.launcher(tmp_path, "unsorted_sensors")
+    env = gym.make("Unity-v0", file_name=file_name, observations="sensors", no_graphics=False)
+    model = PPO("UnityPolicy", env, seed=1)
+    model.export_onnx(tmp_path / "model.onnx")
+    observation, _ = env.reset()
+    assert list(observation) == list(env.observation_space) == ["angle", "Position"]
+    expected, _ = model.predict(observation, deterministic=True)
+    unity_env = UnityVecEnv(file_name=file_name, no_graphics=False)
+    for other, observations in ((env, observation), (unity_env, unity_env.reset())):
+        actions, _ = OnnxPolicy(tmp_path / "model.onnx", other).predict(observations, deterministic=True)
+        np.testing.assert_allclose(np.ravel(actions), expected, atol=1e-6)
+    unity_env.close()
+    env.close()
+
+
+def test_a_model_that_was_saved_with_sorted_sensors_keeps_their_order(tmp_path: Path) -> None:
+    file_name = scripted_player.launcher(tmp_path, "unsorted_sensors")
+    env = gym.make("Unity-v0", file_name=file_name, observations="sensors", no_graphics=False)
+    present: Any = env.observation_space
+    env.observation_space = spaces.Dict(dict(present))
+    model = PPO("UnityPolicy", env, seed=1, n_steps=8, batch_size=8)
+    model.save(tmp_path / "model.zip")
+    env.observation_space = present
+    loaded = PPO.load(tmp_path / "model.zip", env)
+    observation, _ = env.reset()
+    actions = [each.predict(observation, deterministic=True)[0] for each in (model, loaded)]
+    np.testing.assert_array_equal(*actions)
+    loaded.learn(8)
+    assert loaded.num_timesteps == 8
+    env.close()
+
+
+def test_a_file_with_entities_acts_in_what_gymnasium_makes(tmp_path: Path) -> None:
+    options: Any = {"file_name": scripted_player.launcher(tmp_path, "entities"), "no_graphics": False}
+    unity_env = UnityVecEnv(**options)
+    model = PPO("UnityPolicy", unity_env, seed=1)
+    model.export_onnx(tmp_path / "model.onnx")
+    expected, _ = model.predict(unity_env.reset(), deterministic=True)
+    unity_env.close()
+    env = gym.make("Unity-v0", observations="sensors", **options)
+    actions, _ = OnnxPolicy(tmp_path / "model.onnx", env).predict(env.reset()[0], deterministic=True)
+    np.testing.assert_allclose(actions, expected[0], atol=1e-6)
+    env.close()
 
 
 def test_a_policy_that_needs_vecnormalize_cannot_be_exported(tmp_path: Path) -> None:

@@ -44,14 +44,17 @@ def launch_rows(
         if num_envs < 1 or n_instances < 1 or num_envs % n_instances:
             raise UnityGymError(f"num_envs={num_envs} agents cannot be shared out over n_instances={n_instances}")
         options = replace(options, num_areas=num_envs // n_instances)
-    pool = PlayerPool(options, n_instances, behavior, areas_to_draw, rows=num_envs or 0, share_table=True)
+    # Its areas may turn out too many. The user's side channels then still have their messages.
+    trial = replace(options, side_channels=()) if lays_out and options.side_channels else options
+    pool = PlayerPool(trial, n_instances, behavior, areas_to_draw, rows=num_envs or 0, share_table=True)
     try:
         pool.reset()
         name, table = pool.only_table()
         agents = len(table)
-        if num_envs is None or agents == num_envs:
+        if trial is options and (num_envs is None or agents == num_envs):
             table.is_fixed = True
             return pool
+        assert num_envs is not None
         per_area, rest = divmod(agents, num_envs)
         if not lays_out or rest:
             raise UnityGymError(

@@ -134,6 +134,11 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         """The agent's row as the last `reset` or `step` left it, with an array per sensor and its specification."""
         return self._table
 
+    @property
+    def layout(self) -> ObservationLayout:
+        """Form of the observations."""
+        return self._layout
+
     def _require_same_agent(self) -> None:
         if len(self._table) != 1:
             raise UnityGymError(

@@ -58,6 +58,9 @@ class SideChannels:
         self._channels: dict[uuid.UUID, SideChannel] = {}
         self._unknown: set[uuid.UUID] = set()
         self._collected: list[tuple[SideChannel, int]] = []
+        self._is_held = False
+        self._sent: list[tuple[SideChannel, list[bytes]]] = []  # since `hold`
+        self._received: list[bytes] = []  # since `hold`
         for channel in channels:
             self.add(channel)
 
@@ -102,8 +105,29 @@ class SideChannels:
     def clear_collected(self) -> None:
         """Remove the messages that the last `collect` returned from the queues."""
         for channel, count in self._collected:
+            if self._is_held:
+                self._sent.append((channel, channel.message_queue[:count]))
             del channel.message_queue[:count]
         self._collected = []
+
+    def hold(self) -> None:
+        """Keep the messages from now on, of a player that may be discarded, until `release` or `take_back`."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Pass on the messages that were received since `hold`.
+
+        :raises ProtocolError: If one cannot be read.
+        """
+        received, self._received, self._sent, self._is_held = self._received, [], [], False
+        for data in received:
+            self.dispatch(data)
+
+    def take_back(self) -> None:
+        """Undo what has happened since `hold`: messages are queued again, and those that were received are dropped."""
+        for channel, messages in reversed(self._sent):
+            channel.message_queue[:0] = messages
+        self._received, self._sent, self._is_held = [], [], False
 
     def dispatch(self, data: bytes) -> None:
         """Pass each framed message to its channel; an unknown channel is skipped with one warning.
@@ -111,6 +135,9 @@ class SideChannels:
         :raises ProtocolError: If a frame is cut off, or a channel cannot read its message; the message names the
             channel.
         """
+        if self._is_held:
+            self._received.append(data)
+            return
         offset = 0
         while offset < len(data):
             if len(data) - offset < _HEADER.size:
