@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import unity_gym  # noqa: F401  # registers the ids
-from unity_gym.demonstrations import Demonstration, load, record, save
+from unity_gym.demonstrations import Demonstration, DemonstrationWriter, load, record, save
 from unity_gym.errors import DemonstrationError, UnityGymError
 from unity_gym.minari import from_minari, to_minari
+from unity_gym.specs import ActionSpec, ActionTuple, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 minari = pytest.importorskip("minari", reason="Minari is not installed: pip install 'unity-gym[minari]'")
 ARRAYS = ("record_rewards", "record_done", "rows", "next_rows", "action_masks", "rewards", "group_rewards")
@@ -63,6 +64,28 @@ def test_agents_of_a_vector_environment_are_recorded_and_read_back_from_minari(
     assert_equal(from_minari("unity/test/random-v0", demonstration.spec), demonstration)
     save(from_minari(dataset, behavior_name=demonstration.behavior_name), tmp_path / "again.demo")
     assert_equal(load(tmp_path / "again.demo"), demonstration)
+
+
+def test_grids_and_sensors_keep_their_form_and_order(tmp_path: Path) -> None:
+    """A grid of three columns is not taken for H×W×C, and sensors are not sorted by their names."""
+    plane = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE
+    grid = ObservationSpec((2, 5, 3), (DimensionProperty.NONE, plane, plane), ObservationType.DEFAULT, "grid")
+    vectors = [
+        ObservationSpec((2,), (DimensionProperty.NONE,), ObservationType.DEFAULT, name) for name in ("angle", "Position")
+    ]
+    spec = BehaviorSpec([grid, *vectors], ActionSpec(0, (3,)))
+    rng = np.random.default_rng(0)
+    with DemonstrationWriter(tmp_path / "grid.demo", "Walker", spec) as writer:
+        for end in (False, False, True):
+            row = [rng.integers(0, 255, (2, 5, 3), dtype=np.uint8), *rng.normal(size=(2, 2)).astype(np.float32)]
+            action = None if end else ActionTuple(None, np.array([[1]]))
+            writer.add(row, action, terminated=end)
+    demonstration = load(tmp_path / "grid.demo")
+    dataset = to_minari(demonstration, "unity/test/grid-v0", observations="sensors")
+    assert_equal(from_minari("unity/test/grid-v0", spec), demonstration)
+    assert (2, 5, 3) in [sensor.shape for sensor in from_minari(dataset).spec.observation_specs]
+    dataset = to_minari(demonstration, "unity/test/split-v0")
+    assert_equal(from_minari(dataset, spec), demonstration)
 
 
 class GoRight:

@@ -11,7 +11,7 @@ import numpy as np
 
 from unity_gym.demonstrations import Demonstration, DemonstrationHeader, fit
 from unity_gym.errors import DemonstrationError, UnityGymError
-from unity_gym.spaces import ObservationLayout, action_space, action_tuple
+from unity_gym.spaces import FORMS, ObservationLayout, action_space, action_tuple
 from unity_gym.specs import (
     ActionSpec,
     ActionTuple,
@@ -21,6 +21,8 @@ from unity_gym.specs import (
     ObservationSpec,
     ObservationType,
 )
+
+_CHANNELS_FIRST = "unity_gym_channels_first"  # metadata of datasets whose images are C×H×W
 
 
 def to_minari(
@@ -77,7 +79,7 @@ def to_minari(
                 infos=infos,
             )
         )
-    return minari.create_dataset_from_buffers(
+    dataset = minari.create_dataset_from_buffers(
         dataset_id,
         buffers,
         observation_space=layout.space,
@@ -86,13 +88,15 @@ def to_minari(
         jpeg_encoding=False,  # JPEG is lossy
         **metadata,
     )
+    dataset.storage.update_metadata({_CHANNELS_FIRST: True})
+    return dataset
 
 
 def from_minari(dataset: Any, spec: BehaviorSpec | None = None, behavior_name: str = "") -> Demonstration:
     """Read a Minari dataset as a demonstration for `BC`, `GAIL`, `demonstrations=...` and `save`.
 
-    Each `Box` of the observation space becomes a sensor, in the space's order; images H×W×C become C×H×W. Masks and
-    group rewards are read from `infos`, if it contains them in the form of `to_minari`.
+    Each `Box` of the observation space becomes a sensor, in the order of `spec` if it has these keys, otherwise in that
+    of the space. Images H×W×C become C×H×W. Masks and group rewards are read from `infos`, if it contains them in the form of `to_minari`.
 
     :param dataset: Dataset as a `minari.MinariDataset`, or the name of a local one.
     :param spec: Specification of the behavior, whose sensors the demonstration gets; see
@@ -106,7 +110,13 @@ def from_minari(dataset: Any, spec: BehaviorSpec | None = None, behavior_name: s
         dataset = minari.load_dataset(dataset)
     name = str(dataset.spec.dataset_id)
     boxes = list(_boxes(dataset.observation_space, (), name))
-    own = BehaviorSpec([_sensor(box, path) for path, box in boxes], _action_spec(dataset.action_space, name))
+    if spec is not None:
+        boxes = _in_sensor_order(boxes, spec, name)
+    channels_last = [_CHANNELS_FIRST not in dataset.storage.metadata and _is_channels_last(box) for _, box in boxes]
+    own = BehaviorSpec(
+        [_sensor(box, path, last) for (path, box), last in zip(boxes, channels_last, strict=True)],
+        _action_spec(dataset.action_space, name),
+    )
     width = sum(own.action_spec.discrete_branches)
     episodes = [episode for episode in dataset.iterate_episodes() if len(episode)]
     if not episodes:
@@ -135,8 +145,8 @@ def from_minari(dataset: Any, spec: BehaviorSpec | None = None, behavior_name: s
             DemonstrationHeader(Path(name), name, len(record_done), len(episodes), float(total.sum() / len(episodes))),
         ),
         record_observations=[
-            _sensor_array(np.concatenate([_at(episode.observations, path) for episode in episodes]), box)
-            for path, box in boxes
+            _sensor_array(np.concatenate([_at(episode.observations, path) for episode in episodes]), last)
+            for (path, _), last in zip(boxes, channels_last, strict=True)
         ],
         record_rewards=record_rewards,
         record_done=record_done,
@@ -200,6 +210,18 @@ def _boxes(space: gym.Space[Any], path: tuple[Any, ...], name: str) -> Iterator[
         )
 
 
+def _in_sensor_order(
+    boxes: list[tuple[tuple[Any, ...], gym.spaces.Box]], spec: BehaviorSpec, name: str
+) -> list[tuple[tuple[Any, ...], gym.spaces.Box]]:
+    """Return the boxes in the order of a behavior's sensors, if they have the keys of one of its spaces."""
+    by_path = dict(boxes)
+    for form in FORMS:
+        paths = [path for path, _ in _boxes(ObservationLayout(spec, form).space, (), name)]
+        if set(paths) == set(by_path):
+            return [(path, by_path[path]) for path in paths]
+    return boxes
+
+
 def _at(observations: Any, path: tuple[Any, ...]) -> Array:
     for key in path:
         observations = observations[key]
@@ -210,14 +232,14 @@ def _is_channels_last(box: gym.spaces.Box) -> bool:
     return len(box.shape) == 3 and box.shape[-1] in (1, 3, 4) and box.shape[0] not in (1, 3, 4)
 
 
-def _sensor_array(values: Array, box: gym.spaces.Box) -> Array:
+def _sensor_array(values: Array, channels_last: bool) -> Array:
     """Return the observations of one sensor, uint8 or float32, with images as C×H×W."""
     array = values if values.dtype == np.uint8 and values.ndim == 4 else values.astype(np.float32)
-    return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if _is_channels_last(box) else array
+    return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if channels_last else array
 
 
-def _sensor(box: gym.spaces.Box, path: tuple[Any, ...]) -> ObservationSpec:
-    shape = (box.shape[2], *box.shape[:2]) if _is_channels_last(box) else box.shape
+def _sensor(box: gym.spaces.Box, path: tuple[Any, ...], channels_last: bool) -> ObservationSpec:
+    shape = (box.shape[2], *box.shape[:2]) if channels_last else box.shape
     plane = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE
     properties = {
         1: (DimensionProperty.NONE,),

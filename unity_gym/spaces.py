@@ -14,6 +14,7 @@ import numpy as np
 from unity_gym.errors import ActionError, InvalidValueError
 from unity_gym.specs import ActionSpec, ActionTuple, Array, BehaviorSpec, ObservationSpec
 
+FORMS = ("split", "sensors")
 VECTOR = "vector"
 _TAKEN = re.compile(rf"|{VECTOR}|obs_\d+")  # names that a sensor must not have
 
@@ -94,7 +95,7 @@ def require_form(observations: str) -> None:
 
     :raises InvalidValueError: If `observations` is neither "split" nor "sensors".
     """
-    if observations not in ("split", "sensors"):
+    if observations not in FORMS:
         raise InvalidValueError(f"observations must be 'split' or 'sensors', got {observations!r}")
 
 
@@ -104,7 +105,7 @@ def split_rows(observations: Any) -> Iterable[Any]:
 
 
 def records(**arrays: Iterable[Any]) -> Iterable[dict[str, Any]]:
-    """Return one dict per row from arrays, without a Python loop over the rows."""
+    """Return one dict per row from one or more arrays, without a Python loop over the rows."""
     return map(dict, map(zip, repeat(tuple(arrays)), zip(*arrays.values(), strict=True)))
 
 

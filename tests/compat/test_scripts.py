@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from stand_ins import scripted_player
+from unity_gym.compat.pettingzoo_wrappers import UnityParallelEnv
+from unity_gym.environment import UnityEnvironment
+from unity_gym.errors import NotReadyError
+
 SCRIPTS = Path(__file__).parent / "scripts"
 SCENES = {
     "low_level_loop": "3DBall",
@@ -45,6 +50,22 @@ def test_a_script_for_unitys_packages_runs_unchanged(script: str) -> None:
     result = run(*options, str(SCRIPTS / f"{script}.py"))
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "done"
+
+
+def test_a_parallel_loop_continues_where_no_agent_takes_an_action(tmp_path: Path) -> None:
+    """As Unity's: `step({})` waits for the next episode; only actions for no agent are an error."""
+    env = UnityParallelEnv(UnityEnvironment(scripted_player.launcher(tmp_path, "pause"), no_graphics=True))
+    env.reset()
+    acted = []
+    for _ in range(6):
+        acted.append(len(env.agents))
+        env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+    assert sorted(set(acted)) == [0, 1]
+    while env.agents:
+        env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+    with pytest.raises(NotReadyError):
+        env.step({"Walker?agent_id=1": None})
+    env.close()
 
 
 def test_a_script_gets_its_arguments(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 
 import unity_gym
-from stand_ins import changing_agents_player
+from stand_ins import changing_agents_player, scripted_player
 from stand_ins.changing_agents_player import COMES, ENDS, GROUP_REWARD, LEAVES
 from unity_gym.envs import UnityParallelEnv
 from unity_gym.errors import ActionError, InvalidValueError, NotReadyError, UnityGymError
@@ -93,6 +93,15 @@ def test_every_observation_is_in_the_space_of_its_agent(arena: UnityParallelEnv)
         assert all(arena.observation_space(agent).contains(observation) for agent, observation in observations.items())
         observations, *_ = arena.step(sampled(arena, observations))
     assert all(arena.observation_space(agent).contains(observation) for agent, observation in observations.items())
+
+
+def test_an_agent_without_sensors_acts_beside_others(tmp_path: Path) -> None:
+    env = unity_gym.parallel_env(file_name=scripted_player.launcher(tmp_path, "manager"), no_graphics=False)
+    observations, _ = env.reset()
+    assert observations["manager_0"] == {}
+    observations, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+    assert env.observation_space("manager_0").contains(observations["manager_0"])
+    env.close()
 
 
 def test_behaviors_without_discrete_actions_have_box_observations() -> None:

@@ -244,10 +244,12 @@ class UnityParallelEnv(_MultiAgentWrapper, ParallelEnv):  # type: ignore[misc]
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], Any]:
         """Act with all agents, and return observations, rewards, dones and infos.
 
-        :raises NotReadyError: If no agent takes an action.
+        :param actions: Action of each agent; empty to wait for the next episode where there is none.
+        :raises NotReadyError: If there are actions and no agent takes one.
         :raises ActionError: If an action does not fit its agent.
         """
-        self._require_agents()
+        if actions:
+            self._require_agents()
         for agent, action in actions.items():
             self._act(agent, action)
         self._advance()

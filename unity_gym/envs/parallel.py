@@ -413,7 +413,7 @@ class _BehaviorAgents:
         if ended.any():
             final = self._layout.select(table.final_observations, rows[ended])
             self._layout.overwrite(batch, np.flatnonzero(ended), final)
-        observations = split_rows(batch)
+        observations = split_rows(batch) if self._layout.parts else ({} for _ in rows)
         info: dict[str, Iterable[Any]] = {}
         if self._returns_masks:
             info["action_mask"] = mask = (table.action_mask[rows] | ended[:, None]).astype(np.int8)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, chain, compress, pairwise
@@ -33,7 +34,7 @@ from unity_gym.specs import (
     TerminalSteps,
 )
 from unity_gym.wire.encode import varint
-from unity_gym.wire.images import ImageDecoder, as_bytes
+from unity_gym.wire.images import ImageDecoder, as_bytes, fits_bytes
 from unity_gym.wire.messages import Observation, Reply
 
 _REWARD, _GROUP_REWARD = attrgetter("reward"), attrgetter("group_reward")
@@ -125,6 +126,7 @@ class BehaviorDecoder:
         self.name = name
         self._checks_ids = checks_ids
         self._sensors: list[_VectorDecoder | ImageDecoder] = []
+        self._clipped: set[int] = set()  # sensors that a warning has reported
         specs: list[ObservationSpec] = []
         for encoded in first.observations:
             observation = Observation.FromString(encoded)
@@ -207,8 +209,18 @@ class BehaviorDecoder:
                 raise ProtocolError(f"behavior {self.name!r}, sensor {self._sensor_name(index)}: {error}") from error
             if not is_finite:
                 self._require_finite(array, ids, f"sensor {self._sensor_name(index)}")
-            arrays.append(array if array.dtype == self._dtypes[index] else as_bytes(array))
+            arrays.append(array if array.dtype == self._dtypes[index] else self._as_bytes(array, index))
         return ids, np.array(groups, np.int32), reward, group_reward, arrays
+
+    def _as_bytes(self, images: Array, index: int) -> Array:
+        if index not in self._clipped and not fits_bytes(images):
+            self._clipped.add(index)
+            warnings.warn(
+                f"behavior {self.name!r}, sensor {self._sensor_name(index)}: values from {images.min():g} to "
+                f"{images.max():g} are clipped to 0 to 1, as images are uint8; visual_dtype='float32' keeps them",
+                stacklevel=2,
+            )
+        return as_bytes(images)
 
     def _masks(self, infos: Sequence[Any]) -> list[Array] | None:
         """Return one bool array (n, branch size) per branch, True = forbidden; without a mask everything is allowed."""

@@ -26,6 +26,7 @@ MOST_BYTES = 1 << 28
 """Largest array in bytes that the PNGs of one sensor may become per message; compressed, it may be a few kilobytes."""
 
 _PART_BYTES = 1 << 17  # of images that are inflated together: for less, another thread costs more time than it saves
+_HALF_STEP = 0.5 / 255  # of a byte
 _FLOATS, _COMPRESSED = attrgetter("float_data.data"), attrgetter("compressed_data")
 _SHAPE, _MAPPING = attrgetter("shape"), attrgetter("compressed_channel_mapping")
 
@@ -46,6 +47,11 @@ def sends_channels_last(properties: Sequence[int], package_version: str) -> bool
 def uncompressed_lies_channels_last(package_version: str) -> bool:
     """Return whether uncompressed images declared C×H×W are H, W, C in memory, as those of packages 3.0.0 and 4.0.0."""
     return re.match(r"[34]\.0\.0", package_version) is not None
+
+
+def fits_bytes(images: Array) -> bool:
+    """Return whether images of floats are in [0, 1], except for rounding, so that `as_bytes` clips nothing."""
+    return not images.size or bool(images.min() > -_HALF_STEP and images.max() < 1 + _HALF_STEP)
 
 
 def as_bytes(images: Array) -> Array:
