@@ -88,13 +88,19 @@ class SpaceAdapter:
         """Return a batch of n actions of the action space."""
         space = self._action_space
         if isinstance(space, spaces.Dict):
-            branches = actions.discrete[:, 0] if isinstance(space["discrete"], spaces.Discrete) else actions.discrete
-            return {"continuous": actions.continuous, "discrete": branches}
+            return {"continuous": actions.continuous, "discrete": _choices(space["discrete"], actions.discrete)}
         if isinstance(space, spaces.Box):
             return actions.continuous.reshape(-1, *space.shape).astype(space.dtype)
-        if isinstance(space, spaces.Discrete):
-            return actions.discrete[:, 0] + int(space.start)
-        return actions.discrete
+        return _choices(space, actions.discrete)
+
+
+def _choices(space: spaces.Space[Any], branches: Array) -> Array:
+    """Return discrete actions (n, branches) in the form of their space."""
+    if isinstance(space, spaces.Discrete):
+        return branches[:, 0] + int(space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        return branches + space.start.astype(branches.dtype)
+    return branches
 
 
 def _sensor(name: str, space: spaces.Space[Any]) -> ObservationSpec:
@@ -109,7 +115,7 @@ def _array(space: spaces.Space[Any], part: Array) -> Array:
         one_hot: Array = np.eye(int(space.n), dtype=np.float32)[part.reshape(-1) - int(space.start)]
         return one_hot
     if isinstance(space, spaces.MultiDiscrete):
-        digits = part.reshape(len(part), -1)
+        digits = (part - space.start).reshape(len(part), -1)
         sizes = space.nvec.reshape(-1)
         return np.concatenate(
             [np.eye(size, dtype=np.float32)[digit] for size, digit in zip(sizes, digits.T, strict=True)], 1

@@ -354,7 +354,8 @@ class BC(UnityAlgorithm):
         self._unseen, most = 0, self.window * self.teacher_steps_per_epoch
         while sum(map(len, self._watched[1:])) >= most:
             del self._watched[0]
-        rollout = Rollout.from_trajectories(Trajectories.join(self._watched), self.device)
+        # Merged, so that recurrent states follow from the start of an episode.
+        rollout = Rollout.from_trajectories(Trajectories.join(self._watched).merged(), self.device)
         for _ in range(self.n_epochs):
             self._train_epoch(rollout, rollout.sequences(length), None)
         self._set_log_std(rollout, rollout.sequences(length))

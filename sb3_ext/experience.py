@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,6 +68,14 @@ class Trajectories:
         :raises KeyError: If an array is missing.
         """
         return cls(without_prefix("decisions", arrays), without_prefix("ends", arrays), arrays["lengths"])
+
+    def merged(self) -> Self:
+        """Return the trajectories with the pieces of each episode merged, of which none may be missing in between."""
+        row = self.ends["row"]
+        is_start = np.append(True, (row[1:] != row[:-1]) | self.ends["is_episode_end"][:-1])
+        is_end = np.append(is_start[1:], True)
+        lengths = np.add.reduceat(self.lengths, np.flatnonzero(is_start))
+        return replace(self, ends={name: array[is_end] for name, array in self.ends.items()}, lengths=lengths)
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:

@@ -129,6 +129,7 @@ class GroupTrajectoryBuffer(TrajectoryBuffer):
         super().store_decisions(table, rows, actions, log_probs, memory, version)
         self._group[rows] = table.group[rows]
         self._newest[rows] = np.arange(start, self._count)
+        self._groupmate_reward[rows] = 0
         groups, state = np.unique(self._group[rows], return_inverse=True)
         alive = np.flatnonzero(self._newest >= 0)
         states, members = _equal_pairs(groups, self._group[alive])

@@ -513,9 +513,12 @@ class UnityPolicy(AgentPolicy):
         return [*torch.split(memory, size, 1)] if size else [None] * (1 + len(self._critics))
 
     @torch.no_grad()
-    def refresh_memory(self, rollout: Rollout) -> None:
-        """Recompute a rollout's recurrent states with the current weights; see `Rollout.refresh_memory`."""
-        length = self.settings.sequence_length
+    def refresh_memory(self, rollout: Rollout, length: int | None = None) -> None:
+        """Recompute a rollout's recurrent states with the current weights; see `Rollout.refresh_memory`.
+
+        :param length: Length of the sequences; by default `sequence_length`.
+        """
+        length = length or self.settings.sequence_length
 
         def after(batch: Batch) -> torch.Tensor:
             previous = self.previous_actions(batch.actions)

@@ -467,7 +467,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
     def _advantage(self, batch: Batch, minibatch: Batch) -> torch.Tensor:
         """Return the weighted advantages (m, 1 or dimensions) of a part of a minibatch."""
         advantage = batch.advantages.unsqueeze(1)
-        if self.normalize_advantage and self.advantage_normalization == "minibatch" and len(minibatch) > 1:
+        if self.normalize_advantage and self.advantage_normalization == "minibatch" and minibatch.count > 1:
             valid = minibatch.advantages if batch.valid is None else minibatch.advantages[minibatch.valid]
             advantage = (advantage - valid.mean()) / (valid.std() + 1e-8)
         return advantage if batch.weights is None else advantage * batch.weights
@@ -544,6 +544,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         # Only the first statistics come from this rollout, as there are none before.
         if self.policy.has_fresh_normalization:
             self.policy.body.update_normalization(rollout.observations)
+            if self.policy.settings.memory_size:
+                self.policy.refresh_memory(rollout, length=1)
             rollout.log_probs = self._log_probs(rollout)
         rollout.has_older = self.threaded and bool((versions < self.version).any())
         return rollout

@@ -173,7 +173,7 @@ class Rollout:
 
         The first recurrent state of a trajectory stays; the others follow from it, sequence by sequence.
 
-        :param length: Length of the sequences.
+        :param length: Length of the sequences. With 1, the states after the trajectories are replaced, too.
         :param after: Function from a batch of whole sequences to the recurrent states (sequences, memory size) after
             their last decisions.
         """
@@ -184,6 +184,9 @@ class Rollout:
             sequences = np.flatnonzero(number == place)
             batch, previous = (Batch(self, decisions[chosen], None) for chosen in (sequences, sequences - 1))
             self.memory[batch.index[::length]] = after(previous).to(self.memory.dtype)
+        if length == 1:
+            last = torch.from_numpy(np.cumsum(self.lengths) - 1).unsqueeze(1)
+            self.end_memory = after(Batch(self, last, None)).to(self.memory.dtype)
 
     def in_order(self, size: int) -> Iterator[Batch]:
         """Yield all decisions in order, at most `size` per batch."""

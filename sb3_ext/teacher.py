@@ -103,7 +103,9 @@ class Teacher:
         if spec.discrete_size:
             asked["action_masks"] = table.action_mask[rows]
         best, after = predict(observations, deterministic=True, **asked)
-        done = predict(observations, deterministic=False, **asked)[0] if self._sample_actions else best
+        done = best
+        if self._sample_actions:  # the state may contain the action that is executed
+            done, after = predict(observations, deterministic=False, **asked)
         if after is not None:
             if self._state is None:
                 self._state = tuple(np.zeros((len(table), *part.shape[1:]), part.dtype) for part in after)

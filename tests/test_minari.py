@@ -71,7 +71,8 @@ def test_grids_and_sensors_keep_their_form_and_order(tmp_path: Path) -> None:
     plane = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE
     grid = ObservationSpec((2, 5, 3), (DimensionProperty.NONE, plane, plane), ObservationType.DEFAULT, "grid")
     vectors = [
-        ObservationSpec((2,), (DimensionProperty.NONE,), ObservationType.DEFAULT, name) for name in ("angle", "Position")
+        ObservationSpec((2,), (DimensionProperty.NONE,), ObservationType.DEFAULT, name)
+        for name in ("angle", "Position")
     ]
     spec = BehaviorSpec([grid, *vectors], ActionSpec(0, (3,)))
     rng = np.random.default_rng(0)

@@ -46,7 +46,9 @@ class ObservationLayout:
             shape = first.shape if len(indices) == 1 else (sum(sensors[index].shape[0] for index in indices),)
             boxes[key] = _box(shape, first.is_visual, visual_dtype)
         self._single = len(boxes) == 1
-        self.space: gym.Space[Any] = next(iter(boxes.values())) if self._single else gym.spaces.Dict(list(boxes.items()))
+        self.space: gym.Space[Any] = (
+            next(iter(boxes.values())) if self._single else gym.spaces.Dict(list(boxes.items()))
+        )
 
     @property
     def parts(self) -> dict[str, list[int]]:

@@ -9,6 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from random_experience import SPEC as OTHER_SPEC
+from random_experience import trajectories
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
@@ -315,6 +317,22 @@ def test_record_off_adds_nothing_and_clear_empties() -> None:
     model.learn(10)
     assert len(teacher) == 10
     env.close()
+
+
+def test_a_recurrent_student_follows_the_episodes_of_a_teacher_whose_trajectories_are_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = {**SMALL, "memory_size": 8, "sequence_length": 4}
+    student = BC.from_spec("UnityPolicy", OTHER_SPEC, policy_kwargs=network, teacher_steps_per_epoch=10, device="cpu")
+    student.set_logger(configure(None, []))
+    student.start(OTHER_SPEC)
+    pieces = trajectories(np.random.default_rng(0), [4, 3])
+    pieces.ends |= {"row": np.zeros(2, np.int64), "is_episode_end": np.array([False, True])}
+    lengths = []
+    monkeypatch.setattr(student, "_train_epoch", lambda rollout, *_: lengths.append(rollout.lengths.tolist()))
+    student.watch(pieces, student.policy)
+    student.train()
+    assert lengths[0] == [7]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the player is started by a shell script")

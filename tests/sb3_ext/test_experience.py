@@ -209,6 +209,17 @@ def test_joined_parts_are_the_trajectories_in_the_order_of_rows_and_time() -> No
     compare(Rollout.from_trajectories(copied), log, 4)
 
 
+def test_the_pieces_of_an_episode_are_merged() -> None:
+    scene, experience, log = Scene(7), TrajectoryBuffer(4, memory_size=2), {}
+    play(scene, experience, 50, log)
+    cut = experience.take()
+    whole = cut.merged()
+    assert len(whole) == len(cut)
+    assert len(whole.lengths) < len(cut.lengths)
+    assert whole.ends["is_episode_end"].sum() == cut.ends["is_episode_end"].sum()
+    compare(Rollout.from_trajectories(whole), log, None, cut=True)
+
+
 def test_peeking_returns_all_outcomes_and_changes_nothing() -> None:
     scene, experience, log = Scene(7), TrajectoryBuffer(4, memory_size=2), {}
     play(scene, experience, 50, log)

@@ -17,7 +17,9 @@ from stable_baselines3.common.vec_env import VecMonitor
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sb3_ext import GAIL, POCA, PPO, RND, BehavioralCloning, Curiosity, Extrinsic, OnnxPolicy, UnityVecEnv
+from sb3_ext.agents import SpaceAdapter, VecEnvAgents
 from sb3_ext.group_index import GroupIndex
+from sb3_ext.groups import GroupTrajectoryBuffer
 from sb3_ext.learn import main
 from sb3_ext.networks import NetworkSettings
 from sb3_ext.networks.group import GroupBody
@@ -420,6 +422,28 @@ def test_individual_rewards_of_groupmates_can_be_excluded(groupmates: bool) -> N
     (rollout,) = rollouts
     expected = rollout.rewards + rollout.group_rewards + groupmates * rollout.groups.groupmate_rewards
     assert model._records["rollout/extrinsic_reward"] == pytest.approx(expected.mean().item())
+
+
+def test_rewards_of_groupmates_do_not_include_those_before_the_decision() -> None:
+    """Decisions between two calls of `learn` are not stored."""
+
+    class Pair(VecEnvAgents):
+        group = np.ones(2, np.int64)  # type: ignore[assignment]
+
+    env = make_toys(spaces.Discrete(2), n=2)
+    agents = Pair(env, SpaceAdapter(env.observation_space, env.action_space), env.reset())
+    experience, rows = GroupTrajectoryBuffer(64, 0), np.arange(2)
+    action, memory = np.zeros((2, 1), np.float32), np.zeros((2, 0), np.float32)
+    for reward, is_stored in ((1, True), (100, False), (3, True)):
+        if is_stored:
+            experience.store_decisions(agents, rows, action, action, memory)
+        else:
+            experience.cut_rows(agents, rows, memory)
+        agents.reward = np.full(2, reward, np.float32)
+        experience.store_outcomes(agents, memory)
+    experience.cut(memory)
+    assert experience.take().decisions["groupmate_reward"].tolist() == [1, 3, 1, 3]
+    env.close()
 
 
 def test_unsupported_uses_of_poca_raise() -> None:

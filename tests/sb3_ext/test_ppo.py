@@ -598,11 +598,12 @@ def test_a_large_buffer_is_normalized_alone() -> None:
     env.close()
 
 
-def test_the_first_ratio_of_every_update_is_one() -> None:
+@pytest.mark.parametrize("memory", [0, 8])
+def test_the_first_ratio_of_every_update_is_one(memory: int) -> None:
     env = make_toys(spaces.Box(-1, 1, (2,), np.float32))
     model = PPO(
         "UnityPolicy", env, buffer_size=60, batch_size=1000, n_epochs=1, rollout="cut", device="cpu",
-        policy_kwargs={"normalize": True},
+        policy_kwargs={"normalize": True, "memory_size": memory, "sequence_length": 4},
     )  # fmt: skip
     model.set_logger(configure(None, []))
     kls = []
@@ -615,6 +616,18 @@ def test_the_first_ratio_of_every_update_is_one() -> None:
     model.train = noting  # type: ignore[method-assign]
     model.learn(300)
     np.testing.assert_allclose(kls, 0, atol=1e-6)
+    env.close()
+
+
+def test_a_minibatch_with_one_valid_decision_is_not_normalized() -> None:
+    """A sequence of a single decision has no standard deviation; its padding does not count."""
+    env = make_toys(spaces.Discrete(4))  # episodes of 3 to 11 decisions
+    model = PPO(
+        "UnityPolicy", env, n_steps=64, batch_size=4, n_epochs=1, device="cpu",
+        policy_kwargs={"hidden_units": 8, "memory_size": 8, "sequence_length": 4}, **SB3_COMPAT,
+    )  # fmt: skip
+    model.learn(192)
+    assert all(parameter.isfinite().all() for parameter in model.policy.parameters())
     env.close()
 
 

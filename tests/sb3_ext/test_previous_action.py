@@ -13,7 +13,8 @@ from gymnasium import spaces
 from small_runs import weights, write
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_ext import BC, POCA, PPO, SAC, OnnxPolicy
+from sb3_ext import BC, POCA, PPO, SAC, OnnxPolicy, Teacher
+from sb3_ext.agents import SpaceAdapter, VecEnvAgents
 from sb3_ext.algorithm import UnityAlgorithm
 from sb3_ext.learn import main
 from stand_ins.toy_environments import HYBRID, make_toys
@@ -238,6 +239,21 @@ def test_a_cloned_policy_continues_from_its_previous_action(tmp_path: Path, is_r
         assert scores["mean_absolute_error"] < 0.15
     else:
         assert scores["accuracy"] < 0.6
+
+
+def test_the_state_of_a_teacher_contains_the_action_that_was_executed() -> None:
+    sensor = ObservationSpec((2,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
+    spec = BehaviorSpec([sensor], ActionSpec(0, (4,)))
+    model = PPO.from_spec("UnityPolicy", spec, policy_kwargs=NETWORK, device="cpu", seed=0)
+    env = make_toys(spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32), n=64)
+    agents = VecEnvAgents(env, SpaceAdapter(env.observation_space, env.action_space), env.reset())
+    teacher = Teacher(model.policy, spec)
+    done = teacher.select_actions(agents)
+    assert teacher._state is not None
+    np.testing.assert_array_equal(teacher._state[0][:, :4].argmax(1), done.discrete[:, 0])
+    recorded, _ = teacher.recorded()
+    assert (recorded.actions[:, 0].numpy() != done.discrete[:, 0]).any()
+    env.close()
 
 
 def test_a_run_with_previous_actions_resumes_and_acts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ SPACES = {
     "numbers": (spaces.Box(-2, 6, (3,), np.float32), None),
     "choice": (spaces.Discrete(4), spaces.Discrete(5)),
     "branches": (spaces.MultiDiscrete([3, 2]), spaces.MultiDiscrete([4, 3])),
+    "branches from a start": (spaces.MultiDiscrete([3, 2], start=[1, 5]), spaces.MultiDiscrete([4, 3], start=[2, -1])),
     "both": (HYBRID, None),
     "bits": (spaces.MultiBinary(3), spaces.MultiBinary(4)),
     "image": (
