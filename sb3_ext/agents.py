@@ -99,7 +99,7 @@ def _choices(space: spaces.Space[Any], branches: Array) -> Array:
     if isinstance(space, spaces.Discrete):
         return branches[:, 0] + int(space.start)
     if isinstance(space, spaces.MultiDiscrete):
-        return branches + space.start.astype(branches.dtype)
+        branches = branches + space.start.astype(branches.dtype)
     return branches
 
 

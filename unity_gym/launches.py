@@ -189,8 +189,8 @@ class LaunchedPlayers:
             )
         if blank:
             warnings.warn(
-                f"behavior {behavior!r} has the sensors {list(blank)}, which send only zeros: if they are cameras and no "
-                "grids, pass no_graphics=False",
+                f"behavior {behavior!r} has the sensors {list(blank)}, which send only zeros: if they are cameras and "
+                "no grids, pass no_graphics=False",
                 stacklevel=2,
             )
         self._without_graphics[worker].add(behavior)

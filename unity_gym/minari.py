@@ -96,7 +96,8 @@ def from_minari(dataset: Any, spec: BehaviorSpec | None = None, behavior_name: s
     """Read a Minari dataset as a demonstration for `BC`, `GAIL`, `demonstrations=...` and `save`.
 
     Each `Box` of the observation space becomes a sensor, in the order of `spec` if it has these keys, otherwise in that
-    of the space. Images H×W×C become C×H×W. Masks and group rewards are read from `infos`, if it contains them in the form of `to_minari`.
+    of the space. Images H×W×C become C×H×W. Masks and group rewards are read from `infos`, if it contains them in the
+    form of `to_minari`.
 
     :param dataset: Dataset as a `minari.MinariDataset`, or the name of a local one.
     :param spec: Specification of the behavior, whose sensors the demonstration gets; see

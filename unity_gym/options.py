@@ -26,8 +26,8 @@ class PlayerOptions:
     :param file_name: Build to launch; "embedded:<Scene>" for the embedded player; None waits for the Editor.
     :param seed: Seed of the first player's random numbers (player i gets seed + i); None draws one.
     :param no_graphics: Whether to launch without rendering. By default a build is launched without rendering. If it has
-        cameras, which are blank then, it is launched once more with rendering. With True, blank cameras raise an error, and sensors
-        with only zeros, as of a grid without objects, a warning.
+        cameras, which are blank then, it is launched once more with rendering. With True, blank cameras raise an error,
+        and sensors with only zeros, as of a grid without objects, a warning.
     :param no_graphics_monitor: Whether to launch all players except the first without rendering; with `no_graphics`,
         the first, too.
     :param display: Virtual screen on which the players draw: "xvfb" (the program Xvfb), for a machine without a screen.

@@ -191,7 +191,8 @@ def whole_hours(run: dict[str, Any]) -> float:
     """Return the hours that a run takes to the `max_steps` of its configuration, at the rate that it had."""
     behaviors = settings_of(run["config"])["behaviors"]
     parts = [run["steps"].get(name, 0) / float(behavior["max_steps"]) for name, behavior in behaviors.items()]
-    return float(run["seconds"]) / 3600 / max(parts)
+    hours: float = run["seconds"] / 3600 / max(parts)
+    return hours
 
 
 def timesteps(runs: list[dict[str, Any]]) -> str:

@@ -95,7 +95,7 @@ def test_every_observation_is_in_the_space_of_its_agent(arena: UnityParallelEnv)
     assert all(arena.observation_space(agent).contains(observation) for agent, observation in observations.items())
 
 
-def test_an_agent_without_sensors_acts_beside_others(tmp_path: Path) -> None:
+def test_an_agent_without_sensors_acts_among_others(tmp_path: Path) -> None:
     env = unity_gym.parallel_env(file_name=scripted_player.launcher(tmp_path, "manager"), no_graphics=False)
     observations, _ = env.reset()
     assert observations["manager_0"] == {}

@@ -10,8 +10,9 @@ import struct
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ class Agent(NamedTuple):
     """
 
     id: int
-    sensors: dict[str, Any] = {"vector": [1.0, 1.0]}
+    sensors: Mapping[str, Any] = MappingProxyType({"vector": [1.0, 1.0]})
     done: bool = False
 
 
