@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from sb3_ext.vec_env import UnityVecEnv
 from unity_gym.errors import ActionError, UnityGymError
@@ -60,7 +60,7 @@ class SpaceAdapter:
     def sensor_arrays(self, observations: Any) -> list[Array]:
         """Return one array (n, *shape) per sensor, from a batch of n observations."""
         if self._unity is not None:
-            return self._unity[1].sensor_arrays(observations)
+            return [_as_number(array) for array in self._unity[1].sensor_arrays(observations)]
         if isinstance(self.observation_space, spaces.Dict):
             return [_array(space, observations[key]) for key, space in self.observation_space.spaces.items()]
         return [_array(self.observation_space, observations)]
@@ -88,10 +88,25 @@ class SpaceAdapter:
         """Return a batch of n actions of the action space."""
         space = self._action_space
         if isinstance(space, spaces.Dict):
-            return {"continuous": actions.continuous, "discrete": _choices(space["discrete"], actions.discrete)}
+            discrete = _choices(space["discrete"], actions.discrete)
+            return HybridActions({"continuous": actions.continuous, "discrete": discrete})
         if isinstance(space, spaces.Box):
             return actions.continuous.reshape(-1, *space.shape).astype(space.dtype)
         return _choices(space, actions.discrete)
+
+
+class HybridActions(dict[str, Any]):
+    """Hybrid actions of n agents by kind; an index returns those of one agent, as SB3's `DummyVecEnv` reads them."""
+
+    def __missing__(self, row: Any) -> dict[str, Any]:
+        if not isinstance(row, int):
+            raise KeyError(row)
+        return {kind: part[row] for kind, part in self.items()}
+
+
+def _as_number(array: Array) -> Array:
+    """Return observations in a dtype of the networks; users pass float64 and integers, too."""
+    return array if array.dtype in (np.float32, np.uint8) else array.astype(np.float32)
 
 
 def _choices(space: spaces.Space[Any], branches: Array) -> Array:
@@ -267,7 +282,10 @@ class VecEnvAgents:
 
     def step(self, actions: ActionTuple) -> tuple[Array, Array, list[dict[str, Any]]]:
         """Step the environment, and store the results in the arrays."""
-        self.last_observations, rewards, dones, infos = self._env.step(self._space.actions(actions))
+        given = self._space.actions(actions)
+        if isinstance(given, HybridActions) and isinstance(self._env.unwrapped, SubprocVecEnv):
+            given = [given[row] for row in range(len(self))]  # which it sends one by one
+        self.last_observations, rewards, dones, infos = self._env.step(given)
         self._changes = _changes_of(self._env)
         self.observations = self._space.sensor_arrays(self.last_observations)
         self.reward = np.asarray(rewards, np.float32)

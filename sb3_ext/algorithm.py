@@ -637,7 +637,22 @@ class UnityAlgorithm(BaseAlgorithm):
     ) -> None:
         """Save the model, after a running update; see `BaseAlgorithm.save`."""
         self.finish_update()
+        self.saved_by = self._class_name()
         super().save(path, exclude, include)
+
+    @classmethod
+    def _class_name(cls) -> str:
+        """Return the name of this class, or of the class of this package from which a user has derived it."""
+        return next(base.__name__ for base in cls.__mro__ if base.__module__.startswith("sb3_ext."))
+
+    def _require_own_class(self) -> None:
+        """Check that the class that is loading a model has also saved it.
+
+        :raises UnityGymError: If another class has saved it.
+        """
+        own = self._class_name()
+        if (saved_by := self.__dict__.get("saved_by", own)) != own:
+            raise UnityGymError(f"{saved_by} has saved this model, not {own}: load it with {saved_by}.load")
 
     @classmethod
     def load(
@@ -741,9 +756,13 @@ class UnityAlgorithm(BaseAlgorithm):
 def checked_signals(signals: Sequence[RewardSignal] | None) -> list[RewardSignal]:
     """Return the reward signals of an algorithm (default: `Extrinsic()`).
 
-    :raises UnityGymError: If there are none, or two have the same name.
+    :raises UnityGymError: If there are none, two have the same name, or one is no reward signal.
     """
     chosen: list[RewardSignal] = [Extrinsic()] if signals is None else list(signals)
+    if not all(isinstance(signal, RewardSignal) for signal in chosen):
+        raise UnityGymError(
+            f"reward_signals is a list such as [Extrinsic(), Curiosity(strength=0.02)], got {signals!r}"
+        )
     names = [signal.name for signal in chosen]
     if not names or len(set(names)) < len(names):
         raise UnityGymError(f"reward_signals must be one or more with different names, got {names}")

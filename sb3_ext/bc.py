@@ -166,6 +166,7 @@ class BC(UnityAlgorithm):
 
     def _setup_model(self) -> None:
         """Build the policy, and read the demonstrations; if those of a saved model are missing, only learning fails."""
+        self._require_own_class()
         self._setup_lr_schedule()
         shown = self.demonstrations
         if shown is not None and self.adapter is None:

@@ -264,6 +264,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         """Build schedules, policy, reward signals and collection; replace SB3's method, whose buffer is not used."""
+        self._require_own_class()
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
         self._epsilon = schedule(self.clip_range, self.clip_range_schedule, 0.1)

@@ -249,6 +249,7 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         """Build schedule, policy, reward signals and replay buffer; replace SB3's method, whose buffer is not used."""
+        self._require_own_class()
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
         self.policy = self.policy_class(  # type: ignore[assignment]

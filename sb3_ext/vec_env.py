@@ -22,6 +22,7 @@ from unity_gym.errors import InvalidValueError, UnityGymError
 from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_options
 from unity_gym.pool import PlayerPool
 from unity_gym.registration import registered_options
+from unity_gym.side_channels import EnvironmentParametersChannel
 from unity_gym.slots import AgentTable
 from unity_gym.spaces import ObservationLayout, action_space, action_tuple, require_form
 from unity_gym.specs import ActionTuple, Array
@@ -122,12 +123,15 @@ class UnityVecEnv(VecEnv):
 
         :param options: Parameters of the scene, which all agents share; also a list with the same ones for each row.
         :raises UnityGymError: If a list contains different parameters, or too few or many.
+        :raises InvalidValueError: If a value is no finite number.
         """
         if isinstance(options, list) and (not options or options != options[:1] * self.num_envs):
             raise UnityGymError(
                 f"options must be one dict, or {self.num_envs} equal ones, got {options}: all agents of a UnityVecEnv "
                 "share its environment parameters"
             )
+        for parameters in (options if isinstance(options, list) else [options or {}])[:1]:
+            EnvironmentParametersChannel.check(parameters)
         super().set_options(options)
 
     def reset(self) -> VecEnvObs:

@@ -106,7 +106,7 @@ def takes_player_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     `help()` lists the options one by one.
 
-    :raises UnknownOptionError: If the decorated function has no such option; the message names the nearest one.
+    :raises UnknownOptionError: If the decorated function has no such option; the message names a similar one.
     """
     signature = inspect.signature(function)
     own = {name: p for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -125,9 +125,9 @@ def takes_player_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @wraps(function)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         for name in kwargs.keys() - set(names):
-            nearest = difflib.get_close_matches(name, names, 1, 0)[0]
+            similar = "".join(f"; the nearest is {each!r}" for each in difflib.get_close_matches(name, names, 1))
             raise UnknownOptionError(  # in Python's words, by which libraries recognize options to leave out
-                f"{function.__name__}() got an unexpected keyword argument {name!r}; the nearest is {nearest!r}"
+                f"{function.__name__}() got an unexpected keyword argument {name!r}{similar}"
             )
         return function(*args, **kwargs)
 

@@ -53,6 +53,8 @@ def test_a_misspelled_option_raises_with_the_nearest_name(environment: Any) -> N
     python = r"__init__\(\) got an unexpected keyword argument"  # which TorchRL and Gymnasium look for
     with pytest.raises(UnknownOptionError, match=f"{python} 'time_scal'; the nearest is 'time_scale'"):
         environment(time_scal=1.0)
+    with pytest.raises(TypeError, match=r"'max_episode_steps'$"):  # no name is similar
+        environment(max_episode_steps=5)
     with pytest.raises(TypeError, match="'observation'; the nearest is 'observations'"):
         environment(observation="split")
 

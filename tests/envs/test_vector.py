@@ -151,6 +151,9 @@ def test_equal_seeds_give_equal_episodes(balls: Callable[..., UnityVectorEnv]) -
     assert data_equivalence(course([1, 2, 3, 4]), course([1, 2, 3, 4]))
     assert not data_equivalence(course(3)[0], course(4)[0])
     assert not data_equivalence(course([1, 2, 3, 4])[0], course([1, 2, 3, 5])[0])
+    envs.reset(seed=[None] * BALLS)
+    with pytest.raises(InvalidValueError, match="seed must be"):
+        envs.reset(seed=[1, None, 2, 3])
 
 
 def test_options_are_environment_parameters(balls: Callable[..., UnityVectorEnv]) -> None:

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN
 
-from sb3_ext import POCA, PPO, RND, SAC, SB3_COMPAT, Extrinsic, OnnxPolicy
+from sb3_ext import POCA, PPO, RND, SAC, SB3_COMPAT, Curiosity, Extrinsic, OnnxPolicy
 from sb3_ext.algorithm import UnityAlgorithm
 from sb3_ext.networks import NetworkSettings
 from sb3_ext.sb3_names import NETWORK_UNSUPPORTED
@@ -265,6 +265,12 @@ def test_a_model_loaded_with_another_set_of_reward_signals_raises_one_clear_erro
     PPO.load(file, env, reward_signals=[Extrinsic(), RND(0.2)])
     with pytest.raises(UnityGymError, match=r"do not fit this PPO with the reward signals \['extrinsic'\]"):
         PPO.load(file, env, reward_signals=[Extrinsic()])
+
+
+@pytest.mark.parametrize("signals", [{"curiosity": {}}, "curiosity", [Curiosity]])
+def test_reward_signals_of_another_form_raise_with_the_right_one(signals: Any, env: Any) -> None:
+    with pytest.raises(UnityGymError, match=r"reward_signals is a list such as \[Extrinsic\(\), Curiosity"):
+        PPO("UnityPolicy", env, reward_signals=signals)
 
 
 @pytest.mark.parametrize("kind", POLICIES)

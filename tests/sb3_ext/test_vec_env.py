@@ -12,11 +12,12 @@ import torch
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
 
 import unity_gym
+from sb3_ext import BC, POCA, UnityVecEnv
 from sb3_ext import PPO as UnityPPO  # noqa: N811
-from sb3_ext import UnityVecEnv
+from sb3_ext import SAC as UnitySAC  # noqa: N811
 from stand_ins import changing_agents_player, stress_player
 from stand_ins.changing_agents_player import COMES, ENDS
 from unity_gym.errors import InvalidValueError, UnityGymError
@@ -198,6 +199,45 @@ def test_a_model_of_another_class_raises_with_the_remedy(tmp_path: Path) -> None
         UnityGymError, match=r"plain\.zip is no model of sb3_ext\.PPO: .*Load it with the class that saved"
     ):
         UnityPPO.load(tmp_path / "plain.zip")
+
+
+def test_a_model_of_another_algorithm_raises_with_its_name(tmp_path: Path) -> None:
+    class OwnPPO(UnityPPO):
+        """A user's class."""
+
+    OwnPPO("UnityPolicy", "CartPole-v1", buffer_size=64, batch_size=32, device="cpu").save(tmp_path / "model.zip")
+    for kind in (UnitySAC, POCA, BC):
+        with pytest.raises(UnityGymError, match=rf"PPO has saved this model, not {kind.__name__}: load it with PPO"):
+            kind.load(tmp_path / "model.zip")
+    UnityPPO.load(tmp_path / "model.zip")
+
+
+def test_observations_of_any_numeric_type_are_taken() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", num_envs=1)
+    model = UnityPPO("UnityPolicy", env, buffer_size=64, batch_size=32, device="cpu")
+    expected, _ = model.predict(np.zeros(8, np.float32), deterministic=True)
+    for zeros in (np.zeros(8), np.zeros(8, int), [0.0] * 8):
+        np.testing.assert_array_equal(model.predict(zeros, deterministic=True)[0], expected)
+    env.close()
+
+
+@pytest.mark.parametrize("subprocesses", [False, True])
+def test_a_single_agent_with_hybrid_actions_learns_and_is_evaluated(subprocesses: bool) -> None:
+    kind = SubprocVecEnv if subprocesses else DummyVecEnv
+    env = kind([lambda: gym.make("unity_gym:Unity-PushBlockWithInput-v0", max_episode_steps=20)] * 2)
+    model = UnityPPO("UnityPolicy", env, buffer_size=64, batch_size=32, device="cpu")
+    model.learn(64)
+    if not subprocesses:
+        assert len(evaluate_policy(model, env, 2, return_episode_rewards=True, warn=False)[0]) == 2
+    env.close()
+
+
+def test_wrong_options_raise_where_they_are_given() -> None:
+    env = UnityVecEnv("Unity-Basic-v0")
+    with pytest.raises(InvalidValueError, match="'mass': 'x'"):
+        env.set_options({"mass": "x"})
+    env.reset()
+    env.close()
 
 
 def test_wrong_calls_raise() -> None:

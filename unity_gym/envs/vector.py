@@ -130,16 +130,18 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         self._withholds_results = False  # the last step returned only the rows whose episode ended
 
     def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start a new episode in all rows.
 
         :param seed: Seed with which the scenes start from scratch (player i with seed + i). A list is reduced to one
-            seed, as the agents of a player share its random numbers.
+            seed, as the agents of a player share its random numbers; one of None has no seed.
         :param options: Environment parameters by name, sent before the reset.
         """
+        if seed is not None and not isinstance(seed, int | np.integer) and all(part is None for part in seed):
+            seed = None
         if seed is not None and not isinstance(seed, int | np.integer):
-            if len(seed) != self.num_envs or any(part < 0 for part in seed):
+            if len(seed) != self.num_envs or any(part is None or part < 0 for part in seed):
                 raise InvalidValueError(
                     f"seed must be an integer or a list of {self.num_envs} of them, one per row, none negative, got "
                     f"{list(seed)}"
