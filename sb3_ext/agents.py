@@ -95,10 +95,10 @@ class SpaceAdapter:
         return _choices(space, actions.discrete)
 
 
-class HybridActions(dict[str, Any]):
+class HybridActions(dict[Any, Any]):
     """Hybrid actions of n agents by kind; an index returns those of one agent, as SB3's `DummyVecEnv` reads them."""
 
-    def __missing__(self, row: Any) -> dict[str, Any]:
+    def __missing__(self, row: Any) -> dict[Any, Any]:
         if not isinstance(row, int):
             raise KeyError(row)
         return {kind: part[row] for kind, part in self.items()}

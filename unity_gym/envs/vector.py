@@ -138,15 +138,14 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             seed, as the agents of a player share its random numbers; one of None has no seed.
         :param options: Environment parameters by name, sent before the reset.
         """
-        if seed is not None and not isinstance(seed, int | np.integer) and all(part is None for part in seed):
-            seed = None
         if seed is not None and not isinstance(seed, int | np.integer):
-            if len(seed) != self.num_envs or any(part is None or part < 0 for part in seed):
+            parts = [part for part in seed if part is not None and part >= 0]
+            if len(seed) != self.num_envs or (len(parts) < self.num_envs and any(part is not None for part in seed)):
                 raise InvalidValueError(
                     f"seed must be an integer or a list of {self.num_envs} of them, one per row, none negative, got "
                     f"{list(seed)}"
                 )
-            seed = int(np.random.SeedSequence(list(seed)).generate_state(1)[0] >> 1)
+            seed = int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1) if parts else None
         super().reset(seed=None if seed is None else int(seed))
         if options:
             self._pool.set_environment_parameters(options)
