@@ -5,6 +5,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" dev
 declare -A packages=(
   [agilerl]="agilerl peft"
   [cleanrl]=""
+  [minari_collector]="minari[create]"
+  [rl_games]="rl-games tensorboardX setproctitle"
   [rl_zoo]="rl_zoo3"
   [rllib]="ray[rllib]"
   [sbx]="sbx-rl"
