@@ -34,9 +34,7 @@ _GRACE = 5.0  # seconds that a player has to quit by itself after the quit messa
 _COMPILATION = 600.0  # seconds that an embedded scene may take to compile its loops before it connects
 _NOTICE = 5.0  # seconds after which a notice names the event that is waited for
 _LISTENING = "Listening on port %d. Start training by pressing the Play button in the Unity Editor."  # Unity's words
-_COMPILING = (
-    "%s is still starting: a first start compiles its loops for about a minute, and a busy machine takes longer"
-)
+_COMPILING = "%s is still starting: a first start compiles its loops, about a minute; a busy machine takes longer"
 _log = logging.getLogger(__name__)
 _MAX_REWARD = 1e18  # beyond, float32 sums and squares of rewards overflow
 

@@ -65,8 +65,7 @@ def test_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env_configurations.register("unity", {"vecenv_type": "unity", "env_creator": None})
     runner = torch_runner.Runner()
     algorithm = {"algo": {"name": "a2c_continuous"}, "model": {"name": "continuous_a2c_logstd"}}
-    runner.load(
-        {"params": {"seed": 1, **algorithm, "network": NETWORK, "config": CONFIG | {"train_dir": str(tmp_path)}}}
-    )
+    config = CONFIG | {"train_dir": str(tmp_path)}
+    runner.load({"params": {"seed": 1, **algorithm, "network": NETWORK, "config": config}})
     runner.run({"train": True, "play": False})
     assert list(tmp_path.rglob("*.pth"))
