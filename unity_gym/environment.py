@@ -18,7 +18,7 @@ from unity_gym.errors import (
     ActionError,
     InvalidValueError,
     NotReadyError,
-    PlayerError,
+    PlayerQuitError,
     PlayerTimeoutError,
     ProtocolError,
     UnityGymError,
@@ -73,6 +73,7 @@ class UnityEnvironment:
     API_VERSION = encode.COMMUNICATION_VERSION
     DEFAULT_EDITOR_PORT = 5004
     BASE_ENVIRONMENT_PORT = 5005
+    _registry: type[SideChannels] = SideChannels
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class UnityEnvironment:
         self._environment_variables = dict(environment_variables or {})
         self._image_options = visual_dtype, uncompressed_layout
         self._reseeding = ReseedingChannel()
-        self._side_channels = SideChannels([*(side_channels or ()), self._reseeding])
+        self._side_channels = self._registry([*(side_channels or ()), self._reseeding])
         self._can_reseed = True
         self._trust_peer = trust_peer
         self._closed_because: str | None = None
@@ -418,7 +419,7 @@ class UnityEnvironment:
     def _read(self, data: bytes | bytearray) -> None:
         """Decode one state. An interrupted call can be repeated.
 
-        :raises PlayerError: If the player reports that it quits.
+        :raises PlayerQuitError: If the player reports that it quits.
         :raises ProtocolError: If the message is broken.
         """
         output = _parse(data).unity_output
@@ -489,22 +490,29 @@ class UnityEnvironment:
         :raises InvalidValueError: If the behavior does not exist.
         """
         self._require_behavior(behavior_name)
-        decisions = self._steps[behavior_name][0]
         spec = self._specs[behavior_name].action_spec
         spec.validate(action, 1, behavior_name)
-        if agent_id not in decisions.agent_id_to_index:
-            raise ActionError(
-                f"agent {agent_id} of behavior {behavior_name!r} requests no decision; these do: "
-                f"{decisions.agent_id.tolist()}"
-            )
-        row = decisions.agent_id_to_index[agent_id]
-        previous = self._actions.get(behavior_name) or spec.empty_action(len(decisions))
+        row = self._row(behavior_name, agent_id)
+        previous = self._actions.get(behavior_name) or spec.empty_action(len(self._steps[behavior_name][0]))
         updated = ActionTuple(
             previous.continuous.copy(), previous.discrete.copy()
         )  # copies: the caller owns these arrays
         updated.continuous[row] = action.continuous[0]
         updated.discrete[row] = action.discrete[0]
         self._actions[behavior_name] = updated
+
+    def _row(self, behavior_name: str, agent_id: int) -> int:
+        """Return the row of an agent that requests a decision.
+
+        :raises ActionError: If it requests none.
+        """
+        decisions = self._steps[behavior_name][0]
+        if agent_id not in decisions.agent_id_to_index:
+            raise ActionError(
+                f"agent {agent_id} of behavior {behavior_name!r} requests no decision; these do: "
+                f"{decisions.agent_id.tolist()}"
+            )
+        return decisions.agent_id_to_index[agent_id]
 
     def close(self) -> None:
         """Close the player. Can be called any number of times."""
@@ -550,12 +558,12 @@ class UnityEnvironment:
 def _parse(data: bytes | bytearray) -> Any:
     """Parse a message of the player.
 
-    :raises PlayerError: If it reports that the player quits.
+    :raises PlayerQuitError: If it reports that the player quits.
     :raises ProtocolError: If it is broken or reports an unknown status.
     """
     message = parse(data)
     if message.header.status == encode.STATUS_END:
-        raise PlayerError("the player quit by itself: its application ended or left play mode")
+        raise PlayerQuitError("the player quit by itself: its application ended or left play mode")
     if message.header.status != encode.STATUS_OK:
         raise ProtocolError(
             f"the player reports the status {message.header.status} ({message.header.message[:200]!r}) where "

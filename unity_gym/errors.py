@@ -14,6 +14,10 @@ class PlayerError(UnityGymError):
     """Failure of a player to start, connect, answer or keep running. The message holds the end of its log."""
 
 
+class PlayerQuitError(PlayerError):
+    """Message of a player that it quits: its application ended or left Play mode."""
+
+
 class PortInUseError(PlayerError):
     """Failure to listen on a port that is in use."""
 

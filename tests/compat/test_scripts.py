@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from stand_ins import scripted_player
+from stand_ins import faulty_player, scripted_player
+from unity_gym.compat import environment as compat_environment
+from unity_gym.compat import exceptions
+from unity_gym.compat.engine_configuration import EngineConfigurationChannel
+from unity_gym.compat.modules import MODULES
 from unity_gym.compat.pettingzoo_wrappers import UnityParallelEnv
 from unity_gym.environment import UnityEnvironment
-from unity_gym.errors import NotReadyError
+from unity_gym.errors import NotReadyError, UnityGymError
+from unity_gym.side_channels import StatsSideChannel
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCENES = {
@@ -231,3 +236,58 @@ def test_a_library_that_needs_gymnasiums_interface_gets_an_error_with_a_remedy(t
     result = run("--scene", "Basic", "--areas", "1", str(script))
     assert "UnityGymException: reset() must be called without arguments, got seed" in result.stderr
     assert "gymnasium.make('Unity-v0', file_name=...)" in result.stderr
+
+
+def test_unitys_exceptions_are_siblings() -> None:
+    """A clause for one of them lets the others pass to the next clauses, as with Unity's."""
+    base = exceptions.UnityException
+    assert base is UnityGymError
+    classes = [getattr(exceptions, name) for name in MODULES["mlagents_envs.exception"] if name != "UnityException"]
+    for one in classes:
+        assert issubclass(one, base)
+        assert [other for other in classes if issubclass(one, other)] == [one]
+
+
+@pytest.mark.parametrize(
+    ("fault", "exception"),
+    [
+        ("die-in-step", exceptions.UnityEnvironmentException),
+        ("hang-in-step", exceptions.UnityTimeOutException),
+        ("quit-in-step", exceptions.UnityCommunicatorStoppedException),
+        ("short-observation", exceptions.UnityObservationException),
+        ("broken-side-channel", exceptions.UnityEnvironmentException),
+    ],
+)
+def test_faults_of_a_player_have_unitys_exceptions(tmp_path: Path, fault: str, exception: type[UnityGymError]) -> None:
+    env = compat_environment.UnityEnvironment(
+        faulty_player.launcher(tmp_path, fault), side_channels=[StatsSideChannel()]
+    )
+    env.reset()
+    env._timeout = 1  # only now: the launch may take longer
+    with pytest.raises(exception, match=f"{fault}.sh") as raised:
+        env.step()
+    assert type(raised.value) is exception
+    assert raised.value.worker == 0
+    with pytest.raises(exceptions.UnityEnvironmentException, match="is closed") as closed:
+        env.step()
+    assert isinstance(closed.value.__cause__, NotReadyError)
+
+
+def test_failed_launches_have_unitys_exceptions(tmp_path: Path) -> None:
+    channels = [StatsSideChannel(), StatsSideChannel()]
+    for message, arguments in {
+        "There is no player": {"file_name": str(tmp_path / "absent")},
+        "communication version 2": {"file_name": faulty_player.launcher(tmp_path, "version-2")},
+        "two side channels": {"file_name": "embedded:Basic", "side_channels": channels},
+        "worker_id must be 0": {"worker_id": 1},
+    }.items():
+        with pytest.raises(exceptions.UnityEnvironmentException, match=message) as raised:
+            compat_environment.UnityEnvironment(**arguments)
+        assert type(raised.value) is exceptions.UnityEnvironmentException
+
+
+def test_half_a_resolution_has_unitys_exception() -> None:
+    channel = EngineConfigurationChannel()
+    with pytest.raises(exceptions.UnitySideChannelException, match="width=100, height=None"):
+        channel.set_configuration_parameters(time_scale=5.0, width=100)
+    assert channel.message_queue == []

@@ -11,8 +11,17 @@ from types import MappingProxyType
 
 import numpy as np
 
+from unity_gym.compat.exceptions import UnityActionException, UnityEnvironmentException, raised_as
+from unity_gym.compat.side_channel_manager import SideChannelManager
 from unity_gym.environment import UnityEnvironment as _UnityEnvironment
-from unity_gym.errors import ActionError, InvalidValueError, NotReadyError
+from unity_gym.errors import (
+    ActionError,
+    InvalidValueError,
+    NotReadyError,
+    PlayerError,
+    ProtocolError,
+    UnityGymError,
+)
 from unity_gym.player import EMBEDDED
 from unity_gym.registration import SCENES
 from unity_gym.side_channels import SideChannel
@@ -48,6 +57,9 @@ class ScriptOptions:
 
 
 options = ScriptOptions()
+
+
+_unitys_errors = raised_as(UnityEnvironmentException, NotReadyError, PlayerError, UnityGymError)
 
 
 class BehaviorMapping(Mapping[str, BehaviorSpec]):
@@ -103,9 +115,16 @@ class UnityEnvironment(_UnityEnvironment, BaseEnv):
     """`unity_gym.environment.UnityEnvironment` with the behavior of Unity's own class.
 
     A `step()` before the first `reset()` resets, and `behavior_specs` is a `BehaviorMapping`. For the parameters, see
-    `unity_gym.environment.UnityEnvironment`.
+    `unity_gym.environment.UnityEnvironment`. Errors have the classes that scripts catch.
+
+    :raises UnityEnvironmentException: If the player could not be started, ended or has another version.
+    :raises UnityTimeOutException: If the player did not connect in time.
+    :raises UnityWorkerInUseException: If the port is in use.
     """
 
+    _registry = SideChannelManager
+
+    @_unitys_errors
     def __init__(
         self,
         file_name: str | Path | None = None,
@@ -140,10 +159,12 @@ class UnityEnvironment(_UnityEnvironment, BaseEnv):
             num_areas,
         )
 
+    @_unitys_errors
     def reset(self, seed: int | None = None, timeout: float | None = None) -> None:
         """Start new episodes; see `unity_gym.environment.UnityEnvironment.reset`."""
         super().reset(seed, timeout)
 
+    @_unitys_errors
     def step(self) -> None:
         """Send the actions that were set and receive the next state; before the first `reset()`, reset."""
         if super().behavior_specs:
@@ -185,7 +206,17 @@ class UnityEnvironment(_UnityEnvironment, BaseEnv):
         try:
             super()._require_behavior(name)
         except (InvalidValueError, NotReadyError) as error:
-            raise ActionError(str(error)) from error  # scripts find out with it which behaviors a player has
+            raise UnityActionException(str(error)) from error  # by it, scripts find out which behaviors there are
+
+    def _row(self, behavior_name: str, agent_id: int) -> int:
+        try:
+            return super()._row(behavior_name, agent_id)
+        except ActionError as error:
+            raise IndexError(str(error)) from error
+
+    @raised_as(UnityEnvironmentException, ProtocolError)
+    def _check_version(self, communication_version: str, package_version: str) -> None:
+        super()._check_version(communication_version, package_version)
 
 
 def channel_last(observations: Array) -> Array:

@@ -35,12 +35,21 @@ for call in (first.get_steps, lambda unknown: first.set_actions(unknown, ActionT
         raise AssertionError("there is no such behavior")
     except UnityActionException:
         pass
+try:
+    first.set_action_for_agent(name, 99, ActionTuple(discrete=np.zeros((1, 1), dtype=np.int32)))
+    raise AssertionError("there is no such agent")
+except UnityException:
+    raise
+except IndexError:
+    pass
 first.close()
 for error in (UnityTimeOutException, UnityEnvironmentException):
     assert issubclass(error, UnityException)
 try:
     first.step()
     raise AssertionError("it is closed")
-except UnityException:
+except UnityTimeOutException:
+    raise
+except UnityEnvironmentException:
     pass
 print("done")
