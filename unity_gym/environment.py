@@ -174,7 +174,7 @@ class UnityEnvironment:
                 first.package_version,
                 first.communication_version,
             )
-            self._hybrid_actions = first.capabilities.hybrid_actions
+            self._capabilities = first.capabilities
             connection.send(encode.initialization(wire_seed(self.seed), self._num_areas))
             _parse(self._receive())  # empty: the player now waits for its first command
             self._is_launched = True
@@ -454,7 +454,7 @@ class UnityEnvironment:
     def _start_behavior(self, name: str, parameters: Any, first: Any) -> None:
         actions = action_spec(parameters)
         self._decoders[name] = BehaviorDecoder(name, actions, first, self._package_version, *self._image_options)
-        self._encoders[name] = encode.ActionEncoder(actions, deprecated=not self._hybrid_actions)
+        self._encoders[name] = encode.ActionEncoder(actions, deprecated=not self._capabilities.hybrid_actions)
         self._specs[name] = self._decoders[name].spec
         _log.info("Connected new brain: %s", name)
 

@@ -12,7 +12,7 @@ from stand_ins import faulty_player, scripted_player
 from unity_gym.compat import environment as compat_environment
 from unity_gym.compat import exceptions
 from unity_gym.compat.engine_configuration import EngineConfigurationChannel
-from unity_gym.compat.modules import MODULES
+from unity_gym.compat.modules import MODULES, NOT_PROVIDED
 from unity_gym.compat.pettingzoo_wrappers import UnityParallelEnv
 from unity_gym.environment import UnityEnvironment
 from unity_gym.errors import NotReadyError, UnityGymError
@@ -32,6 +32,7 @@ SCENES = {
     "parallel_maddpg": "SoccerTwos",
     "aec_loop": None,
     "exceptions": "Basic",
+    "timers": "Basic",
 }
 
 
@@ -291,3 +292,20 @@ def test_half_a_resolution_has_unitys_exception() -> None:
     with pytest.raises(exceptions.UnitySideChannelException, match="width=100, height=None"):
         channel.set_configuration_parameters(time_scale=5.0, width=100)
     assert channel.message_queue == []
+
+
+def test_modules_without_a_replacement_are_named_with_a_remedy(tmp_path: Path) -> None:
+    names = [name.rpartition(".")[::2] for name in NOT_PROVIDED]
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import importlib\n"
+        f"for package, name in {names}:\n"
+        "    for statement in (f'import {package}.{name}', f'from {package} import {name}'):\n"
+        "        try:\n"
+        "            exec(statement)\n"
+        "        except ModuleNotFoundError as error:\n"
+        "            print(error)\n"
+    )
+    result = run(str(script))
+    expected = [f"unity_gym.compat has no {name}; {remedy}" for name, remedy in NOT_PROVIDED.items() for _ in range(2)]
+    assert result.stdout.splitlines() == expected, result.stderr

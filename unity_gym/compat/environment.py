@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 
 from unity_gym.compat.exceptions import UnityActionException, UnityEnvironmentException, raised_as
 from unity_gym.compat.side_channel_manager import SideChannelManager
+from unity_gym.compat.timers import timed
 from unity_gym.environment import UnityEnvironment as _UnityEnvironment
 from unity_gym.errors import (
     ActionError,
@@ -164,6 +165,7 @@ class UnityEnvironment(_UnityEnvironment, BaseEnv):
         """Start new episodes; see `unity_gym.environment.UnityEnvironment.reset`."""
         super().reset(seed, timeout)
 
+    @timed
     @_unitys_errors
     def step(self) -> None:
         """Send the actions that were set and receive the next state; before the first `reset()`, reset."""
@@ -171,6 +173,20 @@ class UnityEnvironment(_UnityEnvironment, BaseEnv):
             super().step()
         else:
             self.reset()
+
+    @property
+    def academy_capabilities(self) -> SimpleNamespace:
+        """What the player supports, as it announced when it connected."""
+        announced = self._capabilities
+        return SimpleNamespace(
+            baseRLCapabilities=announced.base_rl,
+            concatenatedPngObservations=announced.concatenated_png_observations,
+            compressedChannelMapping=announced.compressed_channel_mapping,
+            hybridActions=announced.hybrid_actions,
+            trainingAnalytics=announced.training_analytics,
+            variableLengthObservation=announced.variable_length_observation,
+            multiAgentGroups=announced.multi_agent_groups,
+        )
 
     @property
     def behavior_specs(self) -> BehaviorMapping:

@@ -20,6 +20,8 @@ _PETTINGZOO = "unity_gym.compat.pettingzoo_wrappers"
 _REGISTRY = "unity_gym.compat.registry"
 _ENVIRONMENT = "unity_gym.compat.environment"
 _ENGINE = "unity_gym.compat.engine_configuration"
+_MANAGER = {"SideChannelManager": "unity_gym.compat.side_channel_manager"}
+_TIMER = dict.fromkeys(("hierarchical_timer", "timed"), "unity_gym.compat.timers")
 
 _SPECS = (
     "ActionSpec ActionTuple BehaviorSpec DecisionStep DecisionSteps DimensionProperty ObservationSpec ObservationType "
@@ -28,6 +30,7 @@ _SPECS = (
 _BASE_ENV = dict.fromkeys(_SPECS.split(), "unity_gym.specs") | dict.fromkeys(
     ("AgentId", "BaseEnv", "BehaviorMapping", "BehaviorName", "GroupId"), _ENVIRONMENT
 )
+_BASE_ENV["UnityActionException"] = _EXCEPTIONS
 _RAISED = dict.fromkeys(
     (
         "UnityActionException",
@@ -43,7 +46,12 @@ _STATS = dict.fromkeys(("EnvironmentStats", "StatsAggregationMethod", "StatsSide
 MODULES: dict[str, dict[str, str]] = {
     "mlagents_envs": {"__version__": _ENVIRONMENT},
     "mlagents_envs.base_env": _BASE_ENV,
-    "mlagents_envs.environment": _BASE_ENV | _RAISED | _SIDE_CHANNEL | {"UnityEnvironment": _ENVIRONMENT},
+    "mlagents_envs.environment": _BASE_ENV
+    | _RAISED
+    | _SIDE_CHANNEL
+    | _MANAGER
+    | _TIMER
+    | {"UnityEnvironment": _ENVIRONMENT, "get_logger": _ENVIRONMENT},
     "mlagents_envs.exception": _RAISED
     | dict.fromkeys(
         (
@@ -78,12 +86,23 @@ MODULES: dict[str, dict[str, str]] = {
     | {
         "EngineConfig": _ENGINE,
         "EngineConfigurationChannel": _ENGINE,
+        "UnityCommunicationException": _EXCEPTIONS,
+        "UnitySideChannelException": _EXCEPTIONS,
     },
     "mlagents_envs.side_channel.environment_parameters_channel": _SIDE_CHANNEL
-    | {"EnvironmentParametersChannel": _CHANNELS},
+    | {"EnvironmentParametersChannel": _CHANNELS, "UnityCommunicationException": _EXCEPTIONS},
     "mlagents_envs.side_channel.float_properties_channel": _SIDE_CHANNEL | {"FloatPropertiesChannel": _CHANNELS},
     "mlagents_envs.side_channel.raw_bytes_channel": _SIDE_CHANNEL | {"RawBytesChannel": _CHANNELS},
+    "mlagents_envs.side_channel.side_channel_manager": _SIDE_CHANNEL | _MANAGER,
     "mlagents_envs.side_channel.stats_side_channel": _SIDE_CHANNEL | _STATS,
+    "mlagents_envs.timers": _TIMER
+    | dict.fromkeys(
+        (
+            *("GaugeNode", "TimerNode", "add_metadata", "get_timer_root", "get_timer_tree", "reset_timers"),
+            "set_gauge",
+        ),
+        "unity_gym.compat.timers",
+    ),
     "mlagents_envs.envs": {
         "PettingZooEnvFactory": _PETTINGZOO,
         "default_registry": _REGISTRY,
@@ -94,6 +113,7 @@ MODULES: dict[str, dict[str, str]] = {
     "mlagents_envs.envs.unity_gym_env": _BASE_ENV
     | dict.fromkeys(("ActionFlattener", "UnityGymException", "UnityToGymWrapper"), _WRAPPERS),
     "mlagents_envs.envs.unity_parallel_env": {"UnityParallelEnv": _PETTINGZOO},
+    "mlagents_envs.envs.unity_pettingzoo_base_env": {"UnityPettingzooBaseEnv": f"{_PETTINGZOO}:_MultiAgentWrapper"},
     "gym_unity": {"__version__": _ENVIRONMENT},
     "gym_unity.envs": {
         "ActionFlattener": _WRAPPERS,
@@ -105,6 +125,22 @@ MODULES: dict[str, dict[str, str]] = {
 
 A module also has what Unity's imports into it: scripts take `ActionTuple` from `mlagents_envs.environment`.
 """
+
+_PROTOCOL = "unity_gym speaks the protocol itself: use UnityEnvironment, or unity_gym.demonstrations for .demo files"
+_NO_ANALYTICS = "no data about training are sent: leave the channel out"
+NOT_PROVIDED = {
+    "mlagents_envs.communicator": _PROTOCOL,
+    "mlagents_envs.communicator_objects": _PROTOCOL,
+    "mlagents_envs.env_utils": "UnityEnvironment(file_name=...) finds and launches a build",
+    "mlagents_envs.envs.env_helpers": "use UnityParallelEnv or UnityAECEnv",
+    "mlagents_envs.mock_communicator": "an embedded scene tests without a build: UnityEnvironment('embedded:Basic')",
+    "mlagents_envs.registry.binary_utils": "builds are not downloaded: pass the path of one to UnityEnvironment",
+    "mlagents_envs.rpc_communicator": _PROTOCOL,
+    "mlagents_envs.rpc_utils": _PROTOCOL,
+    "mlagents_envs.side_channel.DefaultTrainingAnalyticsSideChannel": _NO_ANALYTICS,
+    "mlagents_envs.side_channel.default_training_analytics_side_channel": _NO_ANALYTICS,
+}
+"""Modules of Unity's package without a replacement, and a class that a package has, each with what to use instead."""
 
 
 def install(
@@ -150,8 +186,16 @@ class _UnityNames(MetaPathFinder, Loader):
         path: Sequence[str] | None = None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Return the spec of a module that this finder provides, None for any other."""
-        if fullname not in MODULES or fullname.partition(".")[0] not in self._packages:
+        """Return the spec of a module that this finder provides, None for any other.
+
+        :raises ModuleNotFoundError: If it is in `NOT_PROVIDED`.
+        """
+        if fullname.partition(".")[0] not in self._packages:
+            return None
+        if fullname in NOT_PROVIDED:
+            # without `name`, with which `from package import module` would replace the message
+            raise ModuleNotFoundError(f"unity_gym.compat has no {fullname}; {NOT_PROVIDED[fullname]}")
+        if fullname not in MODULES:
             return None
         is_package = any(name.startswith(f"{fullname}.") for name in MODULES)
         return ModuleSpec(fullname, self, origin=__name__, is_package=is_package)
