@@ -207,18 +207,19 @@ class Run:
             for entry in self._content():
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
-                else:
+                elif entry.name != CONFIGURATION:  # replaced below, so that the folder is a run at each moment
                     entry.unlink()
         else:
             own = (path for path in self.folder.rglob("*.onnx") if step_of(path) is not None)
             networks = [path for path in own if not path.with_suffix(".zip").exists()]
             for path in (*self.folder.rglob(".*.partial"), *networks):
                 path.unlink()
-        tree = resolved_configuration(settings)
-        write(self.folder / CONFIGURATION, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+        self._configuration = yaml.safe_dump(resolved_configuration(settings), sort_keys=False, allow_unicode=True)
+        write(self.folder / CONFIGURATION, self._configuration)
 
     def _content(self) -> list[Path]:
-        return [entry for entry in self.folder.iterdir() if entry.name != _LOGS] if self.folder.is_dir() else []
+        rest = (_LOGS, f".{CONFIGURATION}.partial")  # the latter of a run that was killed at its start
+        return [entry for entry in self.folder.iterdir() if entry.name not in rest] if self.folder.is_dir() else []
 
     def _describe_runs(self) -> str:
         run_ids = sorted(path.parent.name for path in self.results.glob(f"*/{CONFIGURATION}"))
@@ -276,7 +277,9 @@ class Run:
         return found
 
     def write_status(self, seconds: float, timers: dict[str, Any]) -> None:
-        """Write `training_status.json` and `timers.json`."""
+        """Write `training_status.json` and `timers.json`, and the settings again if the folder was deleted."""
+        if not (self.folder / CONFIGURATION).exists():
+            write(self.folder / CONFIGURATION, self._configuration)
         self._status.setdefault("metadata", {}).update(
             stats_format_version="0.3.0",
             unity_gym_version=version("unity-gym"),

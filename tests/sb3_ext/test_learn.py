@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,8 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,8 @@ from sb3_ext.files import write
 from sb3_ext.learn import main
 from sb3_ext.run_logs import Summary
 from sb3_ext.runs import Run
-from sb3_ext.settings import loads
+from sb3_ext.settings import RunSettings, loads
+from sb3_ext.training import Training
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerPool
 
@@ -728,6 +732,72 @@ def test_force_starts_from_scratch(tmp_path: Path) -> None:
     assert not (tmp_path / "twice" / "link").is_symlink()
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     assert steps(tmp_path / "twice" / "Basic") == [10]
+
+
+def test_force_that_is_stopped_at_any_deletion_can_be_repeated(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries, unlink, rmtree = Path.iterdir, Path.unlink, shutil.rmtree
+    left = 0
+
+    def in_another_order(folder: Path) -> Iterator[Path]:  # file systems have different ones
+        return iter(sorted(entries(folder), key=lambda path: path.name != "configuration.yaml"))
+
+    def stop_or(delete: Callable[..., None]) -> Callable[..., None]:
+        def call(path: Path, **options: Any) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise KeyboardInterrupt
+            delete(path, **options)
+
+        return call
+
+    def options(name: str) -> RunSettings:
+        flags = {"results_dir": str(tmp_path), "run_id": "old", name: True}
+        return loads("behaviors: {Basic: {}}", flags={f"checkpoint_settings.{key}": flags[key] for key in flags})
+
+    for number in itertools.count(1):
+        shutil.copytree(finished / "old", tmp_path / "old")
+        run = Run(options("force"))
+        left = number
+        with monkeypatch.context() as patches:
+            patches.setattr(Path, "iterdir", in_another_order)
+            patches.setattr(Path, "unlink", stop_or(unlink))
+            patches.setattr(shutil, "rmtree", stop_or(rmtree))
+            with suppress(KeyboardInterrupt):
+                run.start(options("force"))
+        Run(options("resume"))
+        Run(options("force")).start(options("force"))
+        assert [path.name for path in (tmp_path / "old").iterdir() if path.is_file()] == ["configuration.yaml"]
+        rmtree(tmp_path / "old")
+        if left > 0:
+            break
+    assert number > 4  # the status, the timers, the folder of the behavior and its network
+
+
+def test_a_run_that_is_killed_while_it_writes_its_settings_can_be_started_again(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / ".configuration.yaml.partial").write_text("behav")
+    arguments = ["--results-dir", str(tmp_path), "--run-id", "one"]
+    assert main([config(tmp_path, max_steps=10), *arguments]) == 0
+    assert not list((tmp_path / "one").glob(".*"))
+
+
+def test_a_run_whose_folder_is_deleted_saves_all_that_it_needs_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, arguments = Training._finish, ["--results-dir", str(tmp_path), "--run-id", "one"]
+
+    def delete_and_finish(self: Training, failed: bool = False) -> None:
+        shutil.rmtree(tmp_path / "one")
+        finish(self, failed)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Training, "_finish", delete_and_finish)
+        assert main([config(tmp_path, max_steps=30), *arguments]) == 0
+    assert main([config(tmp_path, max_steps=40), *arguments, "--resume"]) == 0
+    assert steps(tmp_path / "one" / "Basic") == [30, 40]
 
 
 def test_a_run_that_is_killed_after_force_resumes_without_the_status_of_the_deleted_one(tmp_path: Path) -> None:
