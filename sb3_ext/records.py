@@ -73,9 +73,15 @@ class BehaviorRecord:
         signals = [signal.name for signal in model.reward_signals]
         text = yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False)
         self.statistics = Statistics(self._folder, steps, signals, writers, text)
-        self._saved: tuple[int, int] | None = None if newest is None else (steps, model._n_updates)
+        self._saved = None if newest is None else self._state
         self._next_summary = (steps // self.settings.summary_freq + 1) * self.settings.summary_freq
         self._next_checkpoint = (steps // self.settings.checkpoint_interval + 1) * self.settings.checkpoint_interval
+
+    @property
+    def _state(self) -> tuple[int, int, list[float]]:
+        """Timesteps, updates and ratings, at least one of which changes with everything that a checkpoint has."""
+        play = self.model.self_play
+        return self.model.num_timesteps, self.model._n_updates, [] if play is None else play.ratings
 
     @property
     def _keeps_replay_buffer(self) -> bool:
@@ -154,7 +160,7 @@ class BehaviorRecord:
         self.model.finish_update()  # weights, counters and random numbers of one moment
         step = self.model.num_timesteps
         self._next_checkpoint = (step // self.settings.checkpoint_interval + 1) * self.settings.checkpoint_interval
-        if (step, self.model._n_updates) != self._saved or not self._checkpoints.is_complete(step):
+        if self._state != self._saved or not self._checkpoints.is_complete(step):
             newest = self.curve.summaries[-1].mean_reward if self.curve.summaries else None
             # The checkpoint last, so that it is complete even if the run is killed in between.
             self.curve.save()
@@ -162,6 +168,7 @@ class BehaviorRecord:
             if self._keeps_replay_buffer:
                 self._checkpoints.save_replay_buffer(self.model)
             path = self._experience_file
+            is_new = not path.exists()  # otherwise, it also belongs to the latest checkpoint
             if experience:
                 arrays: dict[str, Array] = {}
                 for number, part in enumerate(experience):
@@ -172,12 +179,13 @@ class BehaviorRecord:
             try:
                 self._checkpoints.save(self.model, newest, deterministic=self.settings.is_deterministic)
             except BaseException:
-                path.unlink(missing_ok=True)
+                if is_new:
+                    path.unlink(missing_ok=True)
                 raise
             for other in self._folder.glob("experience-*.npz"):
                 if other != path:
                     other.unlink()
-            self._saved = step, self.model._n_updates
+            self._saved = self._state
 
     @property
     def _experience_file(self) -> Path:

@@ -231,6 +231,13 @@ class SelfPlay:
         newest: Opponent | None = getattr(self, "newest", None)
         return self._kept.elo if newest is None else newest.elo
 
+    @property
+    def ratings(self) -> list[float]:
+        """Ratings of the newest weights, the snapshots and the model files."""
+        if self._model is None:
+            return [self._kept.elo, *(elo for _, elo, _ in self._kept.snapshots), *self._kept.files.values()]
+        return [opponent.elo for opponent in (self.newest, *self.snapshots, *self.files)]
+
     def save_if_due(self) -> bool:
         """Take a snapshot if a multiple of `save_steps` has passed since the last one.
 

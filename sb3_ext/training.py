@@ -331,16 +331,19 @@ class Training(JointTraining):
                 self._progress.restart()
         self._advance_lessons()
         self._change_team()
-        for learner in recorded:  # with the lessons and the team that follow
-            record = self._records[learner.name]
-            if record.is_checkpoint_due:
-                with self._timers("checkpoint"):
+        names = [learner.name for learner in recorded]
+        due = [name for name in names if self._records[name].is_checkpoint_due]
+        if due:  # with the lessons and the team that follow
+            resting = [name for name in self._records if name not in names]  # their ratings change, too
+            with self._timers("checkpoint"):
+                for name in (*due, *resting):
+                    learner = self._learners[name]
                     self._finish_update(learner)
-                    record.save(self._experience(learner))
-                    self._write_status()
-                    if time.monotonic() - self._drawn_at > _SECONDS_PER_FIGURE:
-                        self._draw()
-                    LOG.debug("Saved a checkpoint of %s at step %d", learner.name, learner.model.num_timesteps)
+                    self._records[name].save(self._experience(learner))
+                    LOG.debug("Saved a checkpoint of %s at step %d", name, learner.model.num_timesteps)
+                self._write_status()
+                if time.monotonic() - self._drawn_at > _SECONDS_PER_FIGURE:
+                    self._draw()
         for name, bar in self._bars.items():
             bar.update(self._learners[name].model.num_timesteps - bar.n)
 

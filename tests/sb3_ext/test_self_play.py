@@ -486,6 +486,49 @@ def test_a_run_that_is_killed_at_a_checkpoint_continues_with_the_team_that_was_d
     assert terms == [(number, f"Duelist?team={number % 2}") for number in range(1, 6)]
 
 
+def ratings_of(training: Training) -> dict[str, list[float]]:
+    plays = {name: learner.self_play for name, learner in training._learners.items()}
+    return {name: play.ratings for name, play in plays.items() if play is not None}
+
+
+def test_an_interrupted_run_saves_the_ratings_of_the_behavior_that_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, last = Training._step, dict[str, list[float]]()
+
+    def step_and_interrupt(self: Training) -> None:
+        step(self)
+        if self._learners["Prey"].model.num_timesteps >= 100:
+            self._interrupt(signal.SIGINT, None)
+            last.update(ratings_of(self))
+
+    monkeypatch.setattr(Training, "_step", step_and_interrupt)
+    file = config(tmp_path, "Hunt", checkpoint_interval=240)  # as long as a turn
+    options = {"env_settings.seed": 1, "checkpoint_settings.results_dir": str(tmp_path)}
+    assert train(load(file, {**options, "checkpoint_settings.run_id": "r"})) == signal.SIGINT
+    assert max(Checkpoints(tmp_path / "r" / "Hunter").by_step()) == 240
+    assert {name: kept(tmp_path / "r", name).ratings for name in ("Hunter", "Prey")} == last
+
+
+def test_a_killed_run_keeps_the_ratings_of_resting_behaviors_until_the_last_checkpoint(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, last = Training._write_status, dict[str, list[float]]()
+
+    def write_and_die(self: Training) -> None:
+        plain(self)
+        if self._learners["Prey"].model.num_timesteps >= 120:
+            last.update(ratings_of(self))
+            raise Killed
+
+    monkeypatch.setattr(Training, "_write_status", write_and_die)
+    with pytest.raises(Killed):
+        run(config(tmp_path, "Hunt", checkpoint_interval=120), "--seed", "1")
+    folder = tmp_path / "results" / "r"
+    assert [max(Checkpoints(folder / name).by_step()) for name in ("Hunter", "Prey")] == [240, 120]
+    assert {name: kept(folder, name).ratings for name in ("Hunter", "Prey")} == last
+
+
 def test_a_behavior_that_appears_late_plays_matches(tmp_path: Path, run: Any) -> None:
     run(config(tmp_path, "LateHunt"), "--seed", "1")
     for name in ("Hunter", "Prey"):
