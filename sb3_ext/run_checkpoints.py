@@ -140,8 +140,8 @@ class Checkpoints:
 
 def step_of(path: Path) -> int | None:
     """Return the timestep in the name of a checkpoint or of its network; None for other files."""
-    step = path.stem.removeprefix(f"{path.parent.name}-")
-    return int(step) if step.isdecimal() else None
+    name, _, step = path.stem.rpartition("-")
+    return int(step) if name == path.parent.name and step.isdecimal() else None
 
 
 def newest_in(folder: Path) -> Path | None:

@@ -210,9 +210,11 @@ class Run:
                 elif entry.name != CONFIGURATION:  # replaced below, so that the folder is a run at each moment
                     entry.unlink()
         else:
-            own = (path for path in self.folder.rglob("*.onnx") if step_of(path) is not None)
+            behaviors = [self.folder / name for name in {*self._status, *settings.behaviors}]
+            folders = {self.folder, self.logs, *behaviors, *(folder.parent for folder in behaviors)}
+            own = (path for folder in behaviors for path in folder.glob("*.onnx") if step_of(path) is not None)
             networks = [path for path in own if not path.with_suffix(".zip").exists()]
-            for path in (*self.folder.rglob(".*.partial"), *networks):
+            for path in (*(path for folder in folders for path in folder.glob(".*.partial")), *networks):
                 path.unlink()
         self._configuration = yaml.safe_dump(resolved_configuration(settings), sort_keys=False, allow_unicode=True)
         write(self.folder / CONFIGURATION, self._configuration)

@@ -303,6 +303,21 @@ def test_a_resumed_run_deletes_networks_without_a_checkpoint_and_no_other_files(
     assert sorted(path.stem for path in folder.glob("*.onnx")) == ["Basic-300", "best", "opponent-1"]
 
 
+def test_a_resumed_run_leaves_files_of_other_names_and_folders_alone(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "old", tmp_path / "old")
+    run, network = tmp_path / "old", finished / "old" / "Basic" / "Basic-300.onnx"
+    names = ["7.onnx", "kept/100.onnx", "kept/kept-5.onnx", "kept/Basic/Basic-300.onnx", "kept/.notes.partial"]
+    names += ["Basic/100.onnx", "Basic/20261127.zip"]
+    for name in names:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(network, run / name)
+    (run / "Basic" / ".rewards.csv.partial").touch()
+    assert main([config(tmp_path, max_steps=310), "--results-dir", str(tmp_path), "--run-id", "old", "--resume"]) == 0
+    assert [name for name in names if not (run / name).exists()] == []
+    assert sorted(path.name for path in (run / "Basic").glob("Basic-*.zip")) == ["Basic-300.zip", "Basic-310.zip"]
+    assert [path.name for path in run.rglob(".*")] == [".notes.partial"]
+
+
 def test_a_resumed_run_deletes_damaged_lines_of_the_update_log(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "old", tmp_path / "old")
     log = tmp_path / "old" / "Basic" / "updates.jsonl"
