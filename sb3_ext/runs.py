@@ -251,9 +251,18 @@ class Run:
             path = Path(given)
             if run_id is not None and path.name == given:  # a bare file name is a checkpoint of that run
                 path = self.results / run_id / behavior / given
+            if path.suffix == ".pt" and not path.exists() and path.with_suffix(".zip").exists():
+                path = path.with_suffix(".zip")  # in settings for mlagents-learn, the same checkpoint of this package
             found = newest_in(path) if path.is_dir() else path
             if found is None:
                 raise UnityGymError(f"{path} has no checkpoint: correct behaviors.{behavior}.init_path")
+            if not found.exists():
+                names = [file.name for file in found.parent.glob("*") if file.suffix in (".zip", ".pt")]
+                names.sort(key=lambda name: (len(name), name))  # by step
+                raise UnityGymError(
+                    f"{found}: there is no such checkpoint. Correct the path: {found.parent} has "
+                    f"{', '.join(names) or 'no checkpoints'}"
+                )
             return found
         if run_id is None:
             return None

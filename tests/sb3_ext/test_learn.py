@@ -659,6 +659,33 @@ def test_an_initial_file_that_is_no_checkpoint_of_the_behavior_raises(
     assert content(finished) == before
 
 
+@pytest.mark.parametrize("is_whole_path", [False, True])
+def test_an_initial_checkpoint_in_settings_for_mlagents_learn_is_found(
+    finished: Path, tmp_path: Path, is_whole_path: bool
+) -> None:
+    shutil.copytree(finished / "old", tmp_path / "old")
+    folder = tmp_path / "old" / "Basic"
+    shutil.copy(folder / "Basic-300.zip", folder / "Basic-4000.zip")
+
+    def initial(name: str) -> Path | None:
+        given = str(folder / name) if is_whole_path else name
+        flags = {"initialize_from": "old", "results_dir": str(tmp_path), "run_id": "new"}
+        settings = loads(
+            yaml.safe_dump({"behaviors": {"Basic": {"init_path": given}}}),
+            flags={f"checkpoint_settings.{key}": value for key, value in flags.items()},
+        )
+        return Run(settings).initial(settings, "Basic")
+
+    assert initial("Basic-300.pt") == initial("Basic-300.zip") == folder / "Basic-300.zip"
+    message = (
+        rf"Basic-500\.pt: there is no such checkpoint\. Correct the path: {folder} has Basic-300\.zip, Basic-4000\.zip$"
+    )
+    with pytest.raises(UnityGymError, match=message):
+        initial("Basic-500.pt")
+    (folder / "Basic-300.pt").touch()
+    assert initial("Basic-300.pt") == folder / "Basic-300.pt"
+
+
 def test_an_unknown_behavior_name_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "typo.yaml"
     file.write_text("default_settings: {}\nbehaviors: {Bsaic: {}}\nenv_settings: {env_path: embedded:Basic}\n")
