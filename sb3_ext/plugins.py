@@ -43,7 +43,7 @@ class StatsWriter(Protocol):
     """A receiver of the statistics of a run, in addition to TensorBoard."""
 
     def write_stats(self, behavior: str, step: int, stats: Mapping[str, float]) -> None:
-        """Process the means since the previous summary.
+        """Process the statistics since the previous summary.
 
         :param behavior: Name of the behavior.
         :param step: Multiple of `summary_freq` that has passed.

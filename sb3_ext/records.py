@@ -123,7 +123,7 @@ class BehaviorRecord:
         self.statistics.add_episodes(episodes, None if extrinsic is None else extrinsic.strength)
 
     def summarize(self, seconds: float, timers: Timers, elo: float | None) -> str:
-        """Write the means since the last summary, with the last multiple of `summary_freq` as their timestep.
+        """Write the statistics since the last summary, with the last multiple of `summary_freq` as their timestep.
 
         :param seconds: Seconds since the start of the run.
         :param timers: Durations of the parts of the loop.

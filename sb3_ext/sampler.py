@@ -20,6 +20,7 @@ from sb3_ext.restarts import RestartPolicy
 from sb3_ext.self_play import Match, Matchmaker, SelfPlay, number_and_name
 from unity_gym.errors import PlayerError
 from unity_gym.pool import PlayerPool
+from unity_gym.side_channels import EnvironmentStats
 from unity_gym.slots import AgentTable, with_rows
 from unity_gym.specs import Array, BehaviorSpec
 
@@ -58,7 +59,7 @@ class Samples:
       `length` (decisions), `is_whole` (bool, False for a member that ended before its group), `is_group_end` (bool),
       `is_of_lesson` (bool, whether it started in the running lessons)
     - `finished`: behaviors that no longer learn, whose remaining decisions were returned
-    - `stats`: per name, values that the scenes sent
+    - `stats`: per environment step with statistics of the scenes, the values of each player, by its number
     - `appeared`: per new behavior, with its team, the specification
     - `matches`: results for the ratings of self-play
     - `seconds`: per part of the work, its duration and number of calls
@@ -69,7 +70,7 @@ class Samples:
     trajectories: dict[str, Trajectories] = field(default_factory=dict)
     episodes: dict[str, dict[str, Array]] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
-    stats: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    stats: list[dict[int, EnvironmentStats]] = field(default_factory=list)
     appeared: dict[str, BehaviorSpec] = field(default_factory=dict)
     matches: list[Match] = field(default_factory=list)
     seconds: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -411,8 +412,8 @@ class Sampler:
         self._receive()
         now = samples.add_time("players", now)
         samples.appeared |= self.appeared()
-        for tag, number in self._pool.pop_stats().items():
-            samples.stats[tag].append(number)
+        if stats := self._pool.pop_stats_per_player():
+            samples.stats.append({self._first_player + player: values for player, values in stats.items()})
         self._matchmaker.store_outcomes()
         now = samples.add_time("opponents", now)
         ended = False

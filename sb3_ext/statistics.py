@@ -1,4 +1,4 @@
-"""Statistics of a training: TensorBoard tags by one rule, and the means between two summaries."""
+"""Statistics of a training: TensorBoard tags by one rule, and their values between two summaries."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from sb3_ext.console import reward_parts
 from sb3_ext.plugins import StatsWriter
 from sb3_ext.run_logs import Timers
+from unity_gym.side_channels import EnvironmentStats, StatsAggregationMethod
 from unity_gym.specs import Array
 
 _TENSORBOARD_TAGS = {
@@ -36,6 +37,7 @@ _TENSORBOARD_TAGS = {
     "train/gail_grad_mag_loss": "Policy/GAIL Grad Mag Loss",
     "rollout/experience_age": "Policy/Experience Age",
 }
+_REWARD_TAGS = ("Environment/Cumulative Reward", "Environment/Group Cumulative Reward")
 _ABBREVIATIONS = {"gail": "GAIL", "rnd": "RND"}
 _VALUES = {"value": "Value", "reward": "Reward", "value_estimate": "Value Estimate"}
 _VALUES["baseline_estimate"] = "Baseline Estimate"
@@ -72,7 +74,7 @@ class Statistics:
     :param folder: Folder of the TensorBoard file; None for no file.
     :param first_step: Current timesteps of the training; points of a previous run after them are hidden.
     :param signals: Names of the reward signals.
-    :param writers: Further statistics writers, which receive the means.
+    :param writers: Further statistics writers, which receive the same numbers.
     :param hyperparameters: Text under Hyperparameters in TensorBoard.
     """
 
@@ -87,6 +89,7 @@ class Statistics:
         self._writers, self._hyperparameters = writers, hyperparameters
         self._folder, self._first_step, self._signals = folder, first_step, list(signals)
         self._values: dict[str, list[float]] = defaultdict(list)
+        self._methods = dict.fromkeys(_REWARD_TAGS, StatsAggregationMethod.HISTOGRAM)  # by tag; the others are means
         self._board: SummaryWriter | None = None
         self.returns: list[float] = []
         """Returns of episodes, with group rewards, except for members that ended before their group."""
@@ -95,6 +98,22 @@ class Statistics:
         """Add values, by tag."""
         for tag, numbers in values.items():
             self._values[tag] += numbers
+
+    def add_stats(self, steps: Iterable[Mapping[int, EnvironmentStats]]) -> None:
+        """Add the statistics of the scenes; see `sb3_ext.sampler.Samples`."""
+        for players in steps:
+            for player, stats in players.items():
+                for tag, pairs in stats.items():
+                    self._add_pairs(tag, pairs, player)
+
+    def _add_pairs(self, tag: str, pairs: Iterable[tuple[float, StatsAggregationMethod]], player: int) -> None:
+        for value, method in pairs:
+            if method is StatsAggregationMethod.MOST_RECENT:
+                if player > 0:  # as in Unity, the most recent value is that of the first player
+                    continue
+                self._values[tag].clear()
+            self._values[tag].append(value)
+            self._methods[tag] = method
 
     def add_records(self, records: Mapping[str, float]) -> None:
         """Add the records of a model."""
@@ -120,7 +139,7 @@ class Statistics:
         self._values["Environment/Episode Length"] += (episodes["length"] - 1).tolist()
 
     def write(self, name: str, step: int, timers: Timers) -> None:
-        """Write the means.
+        """Write the values, aggregated.
 
         :param name: Name of the behavior.
         """
@@ -133,28 +152,29 @@ class Statistics:
                 if lengths:
                     self._values[tag] = [float(mean * (np.mean(lengths) + 1))]
         means = {tag: float(np.mean(values)) for tag, values in self._values.items()}
+        sums = {tag for tag, method in self._methods.items() if method is StatsAggregationMethod.SUM}
+        numbers = means | {tag: float(np.sum(self._values[tag])) for tag in means.keys() & sums}
         if self._folder is not None:
-            self._write_board(self._folder, name, step, means, timers)
+            for tag, value in means.items():
+                timers.gauge(f"{name}.{tag.replace('/', '.').replace(' ', '')}.mean", value)
+            self._write_board(self._folder, step, numbers)
         for writer in self._writers:  # the last, as one may raise to end the run
-            writer.write_stats(name, step, means)
+            writer.write_stats(name, step, numbers)
 
-    def _write_board(self, folder: Path, name: str, step: int, means: Mapping[str, float], timers: Timers) -> None:
+    def _write_board(self, folder: Path, step: int, numbers: Mapping[str, float]) -> None:
         if self._board is None:
             self._board = SummaryWriter(str(folder), purge_step=self._first_step + 1)
             if self._hyperparameters:  # as a code block; the tag is Hyperparameters/text_summary
                 self._board.add_text("Hyperparameters", textwrap.indent(self._hyperparameters, "    "), step)
-        for tag, mean in means.items():
-            self._board.add_scalar(tag, mean, step)
-            timers.gauge(f"{name}.{tag.replace('/', '.').replace(' ', '')}.mean", mean)
-        for tag in ("Environment/Cumulative Reward", "Environment/Group Cumulative Reward"):
-            if tag in self._values:
+        for tag, number in numbers.items():
+            self._board.add_scalar(tag, number, step)
+            if self._methods.get(tag) is StatsAggregationMethod.HISTOGRAM:
                 self._board.add_histogram(f"{tag}_hist", np.array(self._values[tag]), step)
         self._board.flush()
 
     def reward_parts(self) -> list[str]:
         """Return the rewards since the last summary in printed form."""
-        tags = ("Environment/Cumulative Reward", "Environment/Group Cumulative Reward")
-        return reward_parts(*(self._values.get(tag, []) for tag in tags))
+        return reward_parts(*(self._values.get(tag, []) for tag in _REWARD_TAGS))
 
     def clear(self) -> None:
         """Start the next summary."""

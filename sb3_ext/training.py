@@ -310,7 +310,7 @@ class Training(JointTraining):
         for part, (seconds, count) in samples.seconds.items():
             self._timers.add(part, seconds, count)
         for learner in self._recorded:
-            self._records[learner.name].statistics.add(samples.stats)
+            self._records[learner.name].statistics.add_stats(samples.stats)
 
     def _take_update(self, learner: Learner) -> None:
         name, records = learner.name, learner.pop_records()

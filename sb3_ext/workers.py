@@ -25,6 +25,7 @@ from sb3_ext.served_sampler import SamplerArguments
 from sb3_ext.settings import RaySettings
 from sb3_ext.vec_env import UnityVecEnv
 from unity_gym.errors import InvalidValueError, UnityGymError
+from unity_gym.side_channels.stats import aggregate
 
 
 class Workers:
@@ -187,8 +188,7 @@ class _CallbackTraining(ModelTraining):
                 infos.append({"episode": {"r": total, "l": length, "t": elapsed}})
         model._update_info_buffer(infos)
         before, model._episode_num = model._episode_num, model._episode_num + len(infos)
-        for name, values in samples.stats.items():
-            infos += [{"stats": {name: value}} for value in values]
+        infos += [{"stats": aggregate(players.values())} for players in samples.stats]
         self._infos += infos
         interval = self._log_interval
         if isinstance(model, SAC) and interval and model._episode_num // interval > before // interval:

@@ -19,11 +19,12 @@ from unity_gym.player import EMBEDDED
 from unity_gym.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
+    EnvironmentStats,
     RenderingChannel,
     SideChannel,
-    StatsAggregationMethod,
     StatsSideChannel,
 )
+from unity_gym.side_channels.stats import aggregate
 
 # Seconds between two looks at the launches. No lock is waited for: Ctrl-C just before such a wait is noticed only after
 # it, and one within a wait of `concurrent.futures` can leave its locks taken.
@@ -258,14 +259,13 @@ class LaunchedPlayers:
 
         A histogram's value is its mean. Empty if the user passed a `StatsSideChannel`, which then receives all of them.
         """
-        values: dict[str, list[float]] = {}
-        methods: dict[str, StatsAggregationMethod] = {}
-        for channel in self._stats.values():
-            if channel.stats:
-                for key, pairs in channel.get_and_reset_stats().items():
-                    values.setdefault(key, []).extend(value for value, _ in pairs)
-                    methods[key] = pairs[-1][1]
-        return {key: _aggregate(values[key], methods[key]) for key in values}
+        return aggregate(self.pop_stats_per_player().values())
+
+    def pop_stats_per_player(self) -> dict[int, EnvironmentStats]:
+        """Return the statistics as `pop_stats`, but all values, by the index of each player that sent some."""
+        return {
+            worker: channel.get_and_reset_stats() for worker, channel in sorted(self._stats.items()) if channel.stats
+        }
 
     def close(self) -> None:
         """Close all players. Can be called any number of times."""
@@ -288,9 +288,3 @@ def _blank_sensors(player: UnityEnvironment, behavior: str) -> dict[str, bool]:
         for sensor, array in zip(sensors, arrays, strict=True)
         if sensor.is_visual and not np.ptp(array, axis=(2, 3)).any()
     }
-
-
-def _aggregate(values: list[float], method: StatsAggregationMethod) -> float:
-    if method is StatsAggregationMethod.MOST_RECENT:
-        return values[-1]
-    return sum(values) if method is StatsAggregationMethod.SUM else sum(values) / len(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from sb3_ext import (
     Workers,
 )
 from sb3_ext.player_copies import PlayerCopies
+from stand_ins import changing_agents_player
 from unity_gym.errors import InvalidValueError, UnityGymError
 from unity_gym.options import PlayerOptions
 from unity_gym.side_channels import IncomingMessage, SideChannel
@@ -126,6 +128,16 @@ def test_a_callback_ends_the_training_and_the_next_one_continues_in_the_main_pro
         assert model.num_timesteps >= stopped + 240
     header = (tmp_path / "progress.csv").read_text().splitlines()[0].split(",")
     assert {"rollout/ep_rew_mean", "time/fps", "time/iterations", "train/value_loss"} <= set(header)
+
+
+def test_statistics_of_the_scene_in_a_worker_are_logged_per_environment_step(tmp_path: Path) -> None:
+    with closing(UnityVecEnv(file_name=changing_agents_player.launcher(tmp_path, "Counter"))) as env:
+        model = PPO("UnityPolicy", env, device="cpu", buffer_size=40, batch_size=20, policy_kwargs=NETWORK)
+        model.set_logger(configure(str(tmp_path), ["json"]))
+        model.learn(40, callback=StatsCallback(), workers=Workers(1), log_interval=1)
+    logged = json.loads((tmp_path / "progress.json").read_text().splitlines()[0])
+    assert logged["tick/sum"] == 1
+    assert logged["tick/average"] == logged["tick/distribution"] == pytest.approx(20, abs=5)
 
 
 def test_behaviors_with_self_play_learn_the_same_with_a_worker() -> None:

@@ -1,6 +1,7 @@
-"""A player of three scenes. In `Pairs`, an area has two agents. In `Camera`, one agent has a camera that is
-blank without graphics, and observes the display of the player. In `Arena`, agents differ, spawn late and leave early:
-there are two strikers in each of two teams and up to two keepers.
+"""A player of four scenes. In `Pairs`, an area has two agents. In `Camera`, one agent has a camera that is
+blank without graphics, and observes the display of the player. In `Counter`, one agent's scene sends statistics of all
+kinds. In `Arena`, agents differ, spawn late and leave early: there are two strikers in each of two teams and up to two
+keepers.
 
 An episode in the arena has 8 ticks, each with a decision of every active agent. In tick 3 the first striker of team 0
 leaves, in tick 5 a second keeper spawns. In tick 8 team 1 is interrupted and the other agents terminate.
@@ -25,7 +26,7 @@ LEAVES, COMES, ENDS = 3, 5, 8
 BRANCHES = (3, 2)
 FORBIDDEN = 2  # the last action of the first branch, for the second striker of each team
 GROUP_REWARD = 0.5
-MOST_RECENT, SUM = 1, 2  # how statistics are aggregated
+AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)  # how statistics are aggregated
 FIRST, BOTH = np.array([0]), np.array([0, 1])
 
 
@@ -169,6 +170,43 @@ class Camera(Scene):
 
     def render(self, area: int) -> Array:  # noqa: ARG002
         return np.zeros((2, 2, 3), np.uint8)
+
+
+class Counter(Scene):
+    """One agent, without rewards and episode ends. The most recent value is the tick plus `first_number`."""
+
+    default_areas = 1
+
+    def __init__(self, academy: Academy, areas: int) -> None:
+        super().__init__(academy, areas)
+        self.first = first_number(academy.rng)
+        self.ticks = 0
+        self.agents = Agents(
+            academy,
+            1,
+            "Counter",
+            [VectorSensor("one", 1, lambda rows: np.ones((len(rows), 1)))],
+            ActionSpec(1, ()),
+            act=lambda _: None,
+            start_episode=lambda _: None,
+            decision_period=1,
+        )
+
+    def after_step(self) -> None:
+        self.ticks += 1
+        send = self.academy.communicator.add_statistic
+        send("tick/average", self.ticks, AVERAGE)
+        send("tick/latest", self.first + self.ticks, MOST_RECENT)
+        send("tick/sum", 1, SUM)
+        send("tick/distribution", self.ticks, HISTOGRAM)
+
+    def render(self, area: int) -> Array:  # noqa: ARG002
+        return np.zeros((2, 2, 3), np.uint8)
+
+
+def first_number(rng: np.random.Generator) -> int:
+    """Return a number that identifies the player of `Counter`, by its seed."""
+    return 1000 * int(rng.integers(1000))
 
 
 def launcher(folder: Path, scene: str = "Arena") -> str:

@@ -6,6 +6,7 @@ import math
 import uuid
 import warnings
 from collections import defaultdict
+from collections.abc import Iterable
 from enum import Enum
 
 from unity_gym.errors import ProtocolError
@@ -25,6 +26,24 @@ class StatsAggregationMethod(Enum):
 
 
 EnvironmentStats = dict[str, list[tuple[float, StatsAggregationMethod]]]
+
+
+def aggregate(stats: Iterable[EnvironmentStats]) -> dict[str, float]:
+    """Return one number per key, aggregated as the scene requests; that of a histogram is the mean.
+
+    :param stats: Values of each player.
+    """
+    joined: EnvironmentStats = defaultdict(list)
+    for player in stats:
+        for key, pairs in player.items():
+            joined[key] += pairs
+    return {key: _aggregate([value for value, _ in pairs], pairs[-1][1]) for key, pairs in joined.items()}
+
+
+def _aggregate(values: list[float], method: StatsAggregationMethod) -> float:
+    if method is StatsAggregationMethod.MOST_RECENT:
+        return values[-1]
+    return sum(values) if method is StatsAggregationMethod.SUM else sum(values) / len(values)
 
 
 class StatsSideChannel(SideChannel):

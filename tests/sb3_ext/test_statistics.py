@@ -1,0 +1,46 @@
+"""Statistics of a run in TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from sb3_ext.learn import main
+from stand_ins import changing_agents_player
+
+SEED = 3
+
+
+@pytest.mark.parametrize("flags", [[], ["--num-workers", "2"]], ids=["here", "workers"])
+def test_statistics_of_the_scene_are_aggregated_over_the_summary(tmp_path: Path, flags: Sequence[str]) -> None:
+    behavior = {
+        "trainer_type": "ppo",
+        "hyperparameters": {"buffer_size": 100, "batch_size": 50, "num_epoch": 1},
+        "network_settings": {"hidden_units": 8, "num_layers": 1},
+        "summary_freq": 100,
+        "max_steps": 200,
+    }
+    file = tmp_path / "counter.yaml"
+    file.write_text(yaml.safe_dump({"behaviors": {"Counter": behavior}}), encoding="utf-8")
+    arguments = ["--env", changing_agents_player.launcher(tmp_path, "Counter"), "--num-envs", "2", *flags]
+    assert main([str(file), *arguments, "--results-dir", str(tmp_path), "--run-id", "run", "--seed", str(SEED)]) == 0
+
+    events = EventAccumulator(str(tmp_path / "run" / "Counter"), {"histograms": 0}).Reload()
+    averages, latest, sums, means = (
+        [event.value for event in events.Scalars(f"tick/{name}")]
+        for name in ("average", "latest", "sum", "distribution")
+    )
+    histograms = [event.histogram_value for event in events.Histograms("tick/distribution_hist")]
+    assert sums == [histogram.num for histogram in histograms]
+    assert sums == pytest.approx([100] * 2, abs=10), "two players, one tick per decision"
+    assert averages == means == pytest.approx([histogram.sum / histogram.num for histogram in histograms])
+    gauges = json.loads((tmp_path / "run" / "run_logs" / "timers.json").read_text(encoding="utf-8"))["gauges"]
+    assert gauges["Counter.tick.sum.mean"]["value"] == 1
+    first = changing_agents_player.first_number(np.random.default_rng(SEED))  # of the first player
+    assert [value - first for value in latest] == pytest.approx([50, 100], abs=20)
