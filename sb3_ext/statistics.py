@@ -11,6 +11,7 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
 from sb3_ext.console import reward_parts
+from sb3_ext.files import saving
 from sb3_ext.plugins import StatsWriter
 from sb3_ext.run_logs import Timers
 from unity_gym.side_channels import EnvironmentStats, StatsAggregationMethod
@@ -142,6 +143,7 @@ class Statistics:
         """Write the values, aggregated.
 
         :param name: Name of the behavior.
+        :raises UnityGymError: If the TensorBoard file cannot be written.
         """
         # The records of an update are means per decision, but the tags are sums over episodes.
         lengths = self._values.get("Environment/Episode Length", [])
@@ -162,15 +164,16 @@ class Statistics:
             writer.write_stats(name, step, numbers)
 
     def _write_board(self, folder: Path, step: int, numbers: Mapping[str, float]) -> None:
-        if self._board is None:
-            self._board = SummaryWriter(str(folder), purge_step=self._first_step + 1)
-            if self._hyperparameters:  # as a code block; the tag is Hyperparameters/text_summary
-                self._board.add_text("Hyperparameters", textwrap.indent(self._hyperparameters, "    "), step)
-        for tag, number in numbers.items():
-            self._board.add_scalar(tag, number, step)
-            if self._methods.get(tag) is StatsAggregationMethod.HISTOGRAM:
-                self._board.add_histogram(f"{tag}_hist", np.array(self._values[tag]), step)
-        self._board.flush()
+        with saving(folder):
+            if self._board is None:
+                self._board = SummaryWriter(str(folder), purge_step=self._first_step + 1)
+                if self._hyperparameters:  # as a code block; the tag is Hyperparameters/text_summary
+                    self._board.add_text("Hyperparameters", textwrap.indent(self._hyperparameters, "    "), step)
+            for tag, number in numbers.items():
+                self._board.add_scalar(tag, number, step)
+                if self._methods.get(tag) is StatsAggregationMethod.HISTOGRAM:
+                    self._board.add_histogram(f"{tag}_hist", np.array(self._values[tag]), step)
+            self._board.flush()
 
     def reward_parts(self) -> list[str]:
         """Return the rewards since the last summary in printed form."""

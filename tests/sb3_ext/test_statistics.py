@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,10 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sb3_ext.learn import main
+from sb3_ext.run_logs import Timers
+from sb3_ext.statistics import Statistics
 from stand_ins import changing_agents_player
+from unity_gym.errors import UnityGymError
 
 SEED = 3
 
@@ -44,3 +48,24 @@ def test_statistics_of_the_scene_are_aggregated_over_the_summary(tmp_path: Path,
     assert gauges["Counter.tick.sum.mean"]["value"] == 1
     first = changing_agents_player.first_number(np.random.default_rng(SEED))  # of the first player
     assert [value - first for value in latest] == pytest.approx([50, 100], abs=20)
+
+
+def test_a_full_disk_is_reported_with_the_folder_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)  # TensorBoard's thread raises the error, too
+    others = threading.enumerate()
+    statistics = Statistics(tmp_path, 0, [], hyperparameters="learning_rate: 0.001\n" * 1000)
+    statistics.add({"Policy/Entropy": [1.0]})
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        with pytest.raises(UnityGymError) as error:
+            statistics.write("Basic", 100, Timers())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    for thread in set(threading.enumerate()) - set(others):
+        thread.join()
+    reason = f"{tmp_path} cannot be written: File too large. Make room there, then continue with --resume"
+    assert str(error.value) == reason
