@@ -195,6 +195,7 @@ class RemoteSampler:
         self._players = range(arguments.first_player, arguments.first_player + players)
         self._restarts, self._on_restart = RestartPolicy(**arguments.restarts), on_restart
         self._learners: list[Learner] = []
+        self._is_restored = True  # has the learners' policies, also after a restart
         self._team = ""
         self._parameters: dict[str, ParameterValue] = {}
         self._request = Request({}, {})
@@ -270,8 +271,12 @@ class RemoteSampler:
         self._change("set_parameters", list(values), reset)
 
     def publish(self, learner: Learner) -> None:
-        """See `PlacedSampler`; weights are sent also while the sampler collects."""
-        self._channel.notify("load", learner.name, self._place.weights(learner), learner.model.version)
+        """See `PlacedSampler`; weights are sent also while the sampler collects.
+
+        A sampler that is being restarted receives the latest ones with the policies.
+        """
+        if self._is_restored:
+            self._channel.notify("load", learner.name, self._place.weights(learner), learner.model.version)
 
     def publish_snapshot(self, learner: Learner) -> None:
         """See `PlacedSampler`."""
@@ -313,6 +318,7 @@ class RemoteSampler:
                 raise error
             self._on_restart(f"{error}; it is launched again")
             self._channel.close()
+            self._is_restored = False
             self._channel = self._place.open(self._number, self._arguments)
             try:
                 if self.wait(proceed):
@@ -330,6 +336,7 @@ class RemoteSampler:
         if self._team:
             self._call("set_team", self._team, False)
         self._call("start_matches")
+        self._is_restored = True
         return appeared
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
 import time
@@ -26,15 +27,16 @@ from sb3_ext.curriculum import ParameterValue
 from sb3_ext.from_settings import build_model
 from sb3_ext.joint import JointTraining
 from sb3_ext.learn import main
-from sb3_ext.placement import Place, RemoteSampler, SamplerLostError
+from sb3_ext.learner import Learner
+from sb3_ext.placement import Place, PlacedSampler, RemoteSampler, SamplerLostError
 from sb3_ext.processes import mailbox_of
 from sb3_ext.restarts import RestartPolicy
-from sb3_ext.sampler import Request, Samples
+from sb3_ext.sampler import Request, Samples, plain_name
 from sb3_ext.served_sampler import SamplerArguments
 from sb3_ext.settings import Constant, ConstantParameters, load
 from stand_ins import faulty_player
 from unity_gym.errors import UnityGymError
-from unity_gym.specs import ActionSpec, BehaviorSpec
+from unity_gym.specs import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 
@@ -104,6 +106,15 @@ def test_a_player_that_dies_is_launched_again_and_the_run_ends_as_planned(tmp_pa
     assert process.returncode == 0, errors
     assert "is launched again: " in output
     assert "Basic. Step: 2500. " in output
+
+
+def learner_of(sampler: PlacedSampler) -> Learner:
+    """Return a learner of the only behavior, to which it is assigned."""
+    ((team, spec),) = sampler.appeared().items()
+    model = PPO.from_spec("UnityPolicy", spec, buffer_size=64, batch_size=8, device="cpu")
+    learner = Learner(plain_name(team), spec, model, 100)
+    sampler.assign(learner)
+    return learner
 
 
 @posix
@@ -282,6 +293,30 @@ def test_a_sampler_lost_between_collections_restarts_with_all_values_set_since()
     sampler.start(Request({}, {}))
     sampler.result(lambda: True)
     assert again.calls[-1][0] == "collect"
+
+
+def test_weights_that_are_published_while_a_sampler_restarts_arrive_with_its_policies() -> None:
+    lost, again = StagedChannel(3), StagedChannel(100, starts=False)
+    sampler = remote_sampler(lost, again)
+    assert sampler.wait()
+    sensor = ObservationSpec((2,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
+    lost.behaviors = {"Ball?team=0": BehaviorSpec([sensor], ActionSpec(1, ()))}
+    learner = learner_of(sampler)
+
+    def finish_update() -> bool:
+        learner.model.version += 1
+        sampler.publish(learner)
+        again.starts = learner.model.version == 3
+        return True
+
+    sampler.start(Request({"Ball": 5}, {}))
+    sampler.result(finish_update)
+    assert [call[0] for call in again.calls] == ["appeared", "assign", "set_parameters", "start_matches"]
+    *_, version, _ = pickle.loads(again.calls[1][2])
+    assert version == 3
+    finish_update()
+    assert again.calls[-1][0] == "load"
+    assert again.calls[-1][3] == 4
 
 
 def test_a_signal_ends_the_wait_for_a_sampler_that_cannot_restart() -> None:
