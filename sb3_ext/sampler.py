@@ -329,20 +329,22 @@ class Sampler:
     def collect(self, request: Request, proceed: Callable[[], bool] = lambda: True) -> Samples:
         """Let the agents act until a limit of the request is reached.
 
-        :param proceed: Function that is called before each environment step; its result False stops the sampler.
+        :param proceed: Function that is called before each environment step, and during waits for a player. Its result
+            False stops the sampler; the decisions of a step that it leaves have no outcome yet.
         """
         samples = Samples()
         self.decisions = samples.stored
         due: list[str] = []
-        if not request.collect and not request.limits:
-            self._collect_rest(request, samples, proceed)
-        while (request.collect or request.limits) and proceed():
-            ended = self._step(request, samples)
-            due = [name for name, count in request.collect.items() if self._collected(name) >= count]
-            self._take_rest(request, samples)
-            is_over = any(samples.decisions[name] >= limit for name, limit in request.limits.items())
-            if due or is_over or samples.appeared or (ended and request.until_episode):
-                break
+        with self._pool.waiting_while(proceed):
+            if not request.collect and not request.limits:
+                self._collect_rest(request, samples, proceed)
+            while (request.collect or request.limits) and proceed():
+                ended = self._step(request, samples)
+                due = [name for name, count in request.collect.items() if self._collected(name) >= count]
+                self._take_rest(request, samples)
+                is_over = any(samples.decisions[name] >= limit for name, limit in request.limits.items())
+                if due or is_over or samples.appeared or (ended and request.until_episode):
+                    break
         for name in due:
             collected = self._concatenate([collector.take() for collector in self._collectors(name)])
             if collected is not None:
@@ -450,6 +452,7 @@ class Sampler:
         :return: Index of the player.
         """
         while True:
+            self._pool.check_waiting()
             worker = error.worker
             if worker is None or self._restarts is None or not self._restarts.allows(self._first_player + worker):
                 raise error

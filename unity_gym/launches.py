@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -31,20 +32,38 @@ from unity_gym.side_channels.stats import aggregate
 _LAUNCH_PERIOD = 0.005
 
 
-class _LaunchedPlayer(UnityEnvironment):
-    """Player that stops waiting once the launches are abandoned.
+class _Patience:
+    """Whether to continue to wait for the players that share this object."""
 
-    :param are_abandoned: Set once another player could not be launched or the caller was interrupted.
+    def __init__(self) -> None:
+        self.proceed: Callable[[], bool] = lambda: True
+
+    def check(self) -> None:
+        """Raise an error that is no player's if `proceed` returns False, or raises an exception, which is its cause.
+
+        :raises CancelledError: In these cases.
+        """
+        try:
+            proceeds = self.proceed()
+        except Exception as error:
+            raise CancelledError from error
+        if not proceeds:
+            raise CancelledError
+
+
+class _LaunchedPlayer(UnityEnvironment):
+    """Player that is waited for as long as its caller continues to wait.
+
+    :param patience: It is checked at most ten times per second while the player is silent.
     :param options: Parameters of `UnityEnvironment`.
     """
 
-    def __init__(self, are_abandoned: threading.Event, **options: Any) -> None:
-        self._are_abandoned = are_abandoned
+    def __init__(self, patience: _Patience, **options: Any) -> None:
+        self._patience = patience
         super().__init__(**options)
 
     def _check(self) -> None:
-        if self._are_abandoned.is_set():
-            raise CancelledError
+        self._patience.check()
         super()._check()
 
     def reset_on_trial(self) -> None:
@@ -101,7 +120,7 @@ class LaunchedPlayers:
         seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if options.seed is None else options.seed
         wire_seed(seed)
         self._display = VirtualDisplay() if options.display == "xvfb" else None
-        self._are_abandoned = threading.Event()
+        self._patience = _Patience()
         try:
             self._launch_players(n_instances, seed)
         except BaseException:
@@ -129,10 +148,10 @@ class LaunchedPlayers:
         failures: list[BaseException] = []
 
         def launch(worker: int) -> None:
-            started.append(worker)  # before it looks at the flag: who sets that flag looks at this list afterwards
+            started.append(worker)  # before it checks: who sets `proceed` looks at this list afterwards
             try:
-                if not self._are_abandoned.is_set():
-                    players[worker] = self._launch(worker, seed + worker)
+                self._patience.check()
+                players[worker] = self._launch(worker, seed + worker)
             except BaseException as error:
                 failures.append(error)
             finally:
@@ -146,7 +165,7 @@ class LaunchedPlayers:
             if failures:
                 raise failures[0]
         except BaseException:
-            self._are_abandoned.set()
+            self._patience.proceed = lambda: False
             raise
         finally:
             while len(ended) < len(started):
@@ -222,7 +241,7 @@ class LaunchedPlayers:
             self.rendering[worker].draw(self._areas_to_draw)
             channels.append(self.rendering[worker])
         return _LaunchedPlayer(
-            self._are_abandoned,
+            self._patience,
             file_name=options.file_name,
             worker_id=worker,
             base_port=options.base_port,
@@ -266,6 +285,27 @@ class LaunchedPlayers:
         return {
             worker: channel.get_and_reset_stats() for worker, channel in sorted(self._stats.items()) if channel.stats
         }
+
+    @contextmanager
+    def waiting_while(self, proceed: Callable[[], bool]) -> Iterator[None]:
+        """Leave this context, without an error, once `proceed` returns False while a call waits for a player.
+
+        Messages may then be under way, and a player whose launch has ended is launched by the next reset.
+
+        :param proceed: Function that is called at most ten times per second for each silent player.
+        """
+        before, self._patience.proceed = self._patience.proceed, proceed
+        try:
+            yield
+        except CancelledError as end:
+            if end.__cause__ is not None:
+                raise end.__cause__ from end.__cause__.__cause__
+        finally:
+            self._patience.proceed = before
+
+    def check_waiting(self) -> None:
+        """Leave the context of `waiting_while` if its function returns False."""
+        self._patience.check()
 
     def close(self) -> None:
         """Close all players. Can be called any number of times."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import re
 import signal
 import time
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from threading import Thread
@@ -21,21 +23,24 @@ import pytest
 from small_runs import assert_equal, await_line, players_of, run, weights, workers_of, write
 from stable_baselines3.common.utils import set_random_seed
 
-from sb3_ext import PPO, UnityVecEnv, joint
+from sb3_ext import PPO, UnityVecEnv, Workers, joint
 from sb3_ext.checkpoints import read_checkpoint
 from sb3_ext.curriculum import ParameterValue
 from sb3_ext.from_settings import build_model
 from sb3_ext.joint import JointTraining
 from sb3_ext.learn import main
 from sb3_ext.learner import Learner
-from sb3_ext.placement import Place, PlacedSampler, RemoteSampler, SamplerLostError
+from sb3_ext.placement import LocalSampler, Place, PlacedSampler, RemoteSampler, SamplerLostError
+from sb3_ext.player_copies import PlayerCopies
 from sb3_ext.processes import mailbox_of
 from sb3_ext.restarts import RestartPolicy
-from sb3_ext.sampler import Request, Samples, plain_name
+from sb3_ext.sampler import Request, Sampler, Samples, plain_name
 from sb3_ext.served_sampler import SamplerArguments
 from sb3_ext.settings import Constant, ConstantParameters, load
 from stand_ins import faulty_player
 from unity_gym.errors import UnityGymError
+from unity_gym.options import PlayerOptions
+from unity_gym.pool import PlayerPool
 from unity_gym.specs import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends signals")
@@ -115,6 +120,94 @@ def learner_of(sampler: PlacedSampler) -> Learner:
     learner = Learner(plain_name(team), spec, model, 100)
     sampler.assign(learner)
     return learner
+
+
+@contextmanager
+def hanging(player: psutil.Process) -> Iterator[None]:
+    player.suspend()
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            player.resume()
+
+
+@posix
+@pytest.mark.parametrize("players", [1, 2])
+@pytest.mark.parametrize("is_asynchronous", [False, True])
+def test_a_stop_ends_the_wait_for_a_player_that_hangs(players: int, is_asynchronous: bool) -> None:
+    lines: list[str] = []
+    stops_at = math.inf
+    with closing(PlayerPool(PlayerOptions(file_name="embedded:Basic", num_areas=1), players)) as pool:
+        pool.reset()
+        sampler = LocalSampler(Sampler(pool, RestartPolicy(), 0, is_asynchronous, lines.append))
+        name = learner_of(sampler).name
+
+        def collect() -> Samples:
+            sampler.start(Request({name: 20}, {}))
+            return sampler.result(lambda: time.monotonic() < stops_at)
+
+        assert len(collect().trajectories[name]) >= 20
+        with ExitStack() as stack:
+            for player in players_of(psutil.Process()):
+                stack.enter_context(hanging(player))
+            started = time.monotonic()
+            stops_at = started + 0.3
+            assert not collect().trajectories
+            assert time.monotonic() - started < 5
+            assert pool.under_way == [*range(players)]
+        assert not lines
+        stops_at = math.inf
+        assert len(collect().trajectories[name]) >= 20
+
+
+@posix
+def test_a_stop_ends_the_launch_of_a_player_that_hung() -> None:
+    lines: list[str] = []
+    with closing(PlayerPool(PlayerOptions(file_name="embedded:Basic", num_areas=1, timeout_wait=2))) as pool:
+        pool.reset()
+        sampler = LocalSampler(Sampler(pool, RestartPolicy(), on_restart=lines.append))
+        name = learner_of(sampler).name
+        (player,) = players_of(psutil.Process())
+        with hanging(player):
+            sampler.start(Request({name: 20}, {}))
+            assert not sampler.result(lambda: not lines).trajectories
+        assert len(lines) == 1
+        assert not players_of(psutil.Process())
+
+
+@posix
+def test_an_error_of_the_training_during_the_wait_for_a_player_is_not_attributed_to_the_player() -> None:
+    with closing(PlayerPool(PlayerOptions(file_name="embedded:Basic", num_areas=1))) as pool:
+        pool.reset()
+        sampler = LocalSampler(Sampler(pool))
+        name = learner_of(sampler).name
+        for error in (UnityGymError("the update failed"), TypeError("the update failed")):
+            calls = iter([True, True])
+
+            def proceed(error: Exception = error, calls: Iterator[bool] = calls) -> bool:
+                if next(calls, False):
+                    return True
+                raise error
+
+            (player,) = players_of(psutil.Process())
+            sampler.start(Request({name: 20}, {}))
+            with hanging(player), pytest.raises(type(error), match=r"^the update failed$"):
+                sampler.result(proceed)
+
+
+@posix
+def test_a_stop_ends_the_wait_of_a_worker_for_a_player_that_hangs() -> None:
+    copies = PlayerCopies(PlayerOptions(file_name="embedded:Basic", num_areas=1))
+    with Workers(1).samplers(copies, is_asynchronous=False) as (sampler,):
+        name = learner_of(sampler).name
+        (player,) = players_of(psutil.Process())
+        with hanging(player):
+            started = time.monotonic()
+            sampler.start(Request({name: 20}, {}))
+            assert not sampler.result(lambda: time.monotonic() < started + 0.3).trajectories
+            assert time.monotonic() - started < 5
+            assert sampler.peek(name) is None
 
 
 @posix
