@@ -70,18 +70,31 @@ class ParameterCurriculum:
     """One environment parameter with its lessons.
 
     A lesson is complete when at least `min_lesson_length` episodes have ended in it and its measure is above its
-    threshold. The measure is the progress, the Elo rating, or the mean return of the last `min_lesson_length` episodes
-    (of one, if that is 0). With `signal_smoothing`, the measure m is updated once per episode from the mean return,
-    m ← m/4 + 3/4 mean; it starts with the first mean of a lesson. The last lesson never ends.
+    threshold. The measure is the progress, the Elo rating, or the mean return of the latest episodes of the lesson: at
+    most as many as the largest `min_lesson_length` of all lessons of the behavior, as in Unity's trainer, and at least
+    one. With `signal_smoothing`, the measure m is updated once per episode from the mean return, m ← m/4 + 3/4 mean; it
+    starts with the first mean of a lesson. The last lesson never ends.
 
     :param name: Name of the parameter.
     :param lessons: Lessons in order, at least one.
     :param status: State of the lessons in `training_status.json`, which is updated in place.
+    :param others: Lessons of the run's other parameters; these ones may be among them.
     :raises UnityGymError: If the lesson in `status` does not exist.
     """
 
-    def __init__(self, name: str, lessons: Sequence[Lesson], status: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        lessons: Sequence[Lesson],
+        status: dict[str, Any] | None = None,
+        others: Sequence[Lesson] = (),
+    ) -> None:
         self.name, self._lessons = name, lessons
+        self._windows: dict[str, int] = {}  # by behavior
+        for criteria in (lesson.completion_criteria for lesson in (*lessons, *others)):
+            if criteria is not None:
+                longest = self._windows.get(criteria.behavior, 1)
+                self._windows[criteria.behavior] = max(longest, criteria.min_lesson_length)
         self._status = {} if status is None else status
         number = self._status.setdefault("lesson_num", 0)
         if number not in range(len(lessons)):
@@ -122,8 +135,8 @@ class ParameterCurriculum:
 
     def reset(self) -> None:
         """Discard the episodes that have ended."""
-        length = 0 if self.criteria is None else self.criteria.min_lesson_length
-        self._recent: deque[float] = deque(maxlen=max(length, 1))
+        window = 1 if self.criteria is None else self._windows[self.criteria.behavior]
+        self._recent: deque[float] = deque(maxlen=window)
         self._episodes = 0
         self._measured = None
 
@@ -185,13 +198,20 @@ class EnvironmentParameterManager:
         self._taught = [
             name for name, given in settings.environment_parameters.items() if isinstance(given, Curriculum)
         ]
+        all_lessons = [
+            lesson
+            for given in settings.environment_parameters.values()
+            if isinstance(given, Curriculum)
+            for lesson in given.curriculum
+        ]
         seed = settings.env_settings.seed
         for name, given in settings.environment_parameters.items():
             if isinstance(given, Curriculum):
                 lessons, status = given.curriculum, run.lesson(name)
             else:
                 lessons, status = [Lesson(name=name, value=given)], {}
-            self._curricula[name], self._seeds[name] = ParameterCurriculum(name, lessons, status), seed
+            self._curricula[name] = ParameterCurriculum(name, lessons, status, others=all_lessons)
+            self._seeds[name] = seed
             seed += len(lessons)
 
     @property

@@ -66,6 +66,29 @@ def test_a_reward_lesson_ends_when_the_mean_of_its_last_episodes_is_above_the_th
     assert height.is_complete(after([2]))
 
 
+def test_a_reward_lesson_averages_as_many_episodes_as_the_longest_lesson_of_its_behavior(tmp_path: Path) -> None:
+    status: dict[str, Any] = {}
+    first, second = ({"threshold": 2, "min_lesson_length": length, "signal_smoothing": False} for length in (2, 5))
+    height = course(first, second, status=status)
+    assert not height.is_complete(after([0, 0, 0, 3, 3]))  # the last two have a mean of 3, all five of 1.2
+    height.report()
+    resumed = course(first, second, status=json.loads(json.dumps(status)))
+    assert not resumed.is_complete(after([3]))  # 0, 0, 3, 3, 3
+    assert resumed.is_complete(after([3]))
+
+    def lessons(behavior: str, length: int) -> dict[str, Any]:
+        criteria = {"behavior": behavior, "threshold": 2, "min_lesson_length": length, "signal_smoothing": False}
+        return {"curriculum": [{"name": "a", "value": 0, "completion_criteria": criteria}, {"name": "b", "value": 1}]}
+
+    parameters = {"long": lessons("B", 3), "other": lessons("C", 9), "short": lessons("B", 1)}
+    settings = settings_of(tmp_path, parameters)
+    curricula = EnvironmentParameterManager(settings, Run(settings))
+    assert curricula.advance(after([0])) == ([], False)
+    assert curricula.advance(after([3])) == ([], False)
+    assert curricula.advance(after([3])) == ([], False)  # a mean of 2 is not above 2
+    assert curricula.advance(after([3])) == (["long", "short"], False)
+
+
 def test_without_a_length_a_lesson_ends_with_one_good_episode() -> None:
     height = course({"threshold": 2, "signal_smoothing": False})
     assert not height.is_complete(after([]))
