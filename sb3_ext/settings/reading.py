@@ -11,10 +11,11 @@ from pydantic import TypeAdapter
 from sb3_ext.settings.behaviors import AnyBehavior, BehaviorSettings, trainer_types
 from sb3_ext.settings.document import Document, KeyPath, SettingsError, Tree, block_of, did_you_mean, either, unshared
 from sb3_ext.settings.legacy import upgrade
-from sb3_ext.settings.run import RunSettings
+from sb3_ext.settings.run import EnvSettings, RunSettings
 from sb3_ext.settings.validation_errors import validated
 
 _RUN, _BEHAVIOR = TypeAdapter[RunSettings](RunSettings), TypeAdapter[BehaviorSettings](AnyBehavior)
+_EDITOR = (None, "Unity-v0", "unity_gym:Unity-v0")  # as `env_path`
 
 
 def load(path: str | Path | None, flags: Mapping[str, object] | None = None) -> RunSettings:
@@ -75,7 +76,22 @@ def _resolve(document: Document, tree: Tree, flags: Mapping[str, object]) -> Run
     _check_lessons(document, tree)
     document.raise_mistakes()
     assert settings is not None
-    return settings
+    return _without_unused(document, settings, flags)
+
+
+def _without_unused(document: Document, settings: RunSettings, flags: Mapping[str, object]) -> RunSettings:
+    """Return the settings without values that ML-Agents writes into each file, but does not use.
+
+    The Editor has a port of its own. Values on the command line are used.
+    """
+    environment = settings.env_settings
+    unused = {"base_port"} if environment.env_path in _EDITOR else set()
+    unused = {key for key in unused & environment.model_fields_set if f"env_settings.{key}" not in flags}
+    if "base_port" in unused and environment.base_port != EnvSettings().base_port:
+        reason = "is not used: the Editor connects to 5004. Give --base-port if it was started with --mlagents-port"
+        document.warn(("env_settings", "base_port"), reason)
+    used = EnvSettings.model_validate(environment.model_dump(exclude_unset=True, exclude=unused))
+    return settings.model_copy(update={"env_settings": used})
 
 
 def _apply(document: Document, tree: Tree, flags: Mapping[str, object]) -> None:

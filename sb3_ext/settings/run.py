@@ -39,7 +39,8 @@ class EnvSettings(Block):
     env_args: list[Text] | None = None
     """Command-line arguments for the player."""
     base_port: Annotated[Whole, Ge(1), Le(65535)] = 5005
-    """Player i listens on `base_port + i`. Free ports are picked unless the key is given."""
+    """Player i listens on `base_port + i`. Free ports are picked unless the key is given. For the Editor it is 5004
+    unless `--base-port` is given."""
     num_envs: Count = 1
     """Number of players."""
     num_workers: CountOrZero = 0

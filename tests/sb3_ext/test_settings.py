@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from sb3_ext.curriculum import EnvironmentParameterManager
+from sb3_ext.launching import player_options
+from sb3_ext.runs import Run
 from sb3_ext.settings import (
     Constant,
     Curriculum,
@@ -29,8 +32,10 @@ from sb3_ext.settings import (
     loads,
 )
 from sb3_ext.settings.shipped import configuration_file
+from unity_gym.options import PlayerOptions
 
 ROOT = Path(__file__).resolve().parents[2]
+MLAGENTS = Path(__file__).with_name("mlagents") / "3DBall_SAC" / "configuration.yaml"
 OFFICIAL = ROOT / "../shared/facts/hyperparameters.json"
 CONFIGS = sorted(set((ROOT / "configs").glob("*/*.yaml")) - set((ROOT / "configs" / "sweeps").iterdir()))
 
@@ -285,6 +290,29 @@ def test_a_flag_overrides_the_file_which_overrides_the_default() -> None:
     assert (settings.env_settings.num_envs, settings.env_settings.seed, settings.env_settings.base_port) == (1, 7, 5005)
     assert (settings.engine_settings.time_scale, settings.checkpoint_settings.run_id) == (1, "first")
     assert settings.behavior("Ball").network_settings.deterministic
+
+
+def options_of(folder: Path, flags: dict[str, object], **environment: object) -> PlayerOptions:
+    """Return the options of the players of a file that ML-Agents wrote, with other `env_settings`."""
+    tree = yaml.safe_load(MLAGENTS.read_text(encoding="utf-8"))
+    tree["env_settings"] |= environment
+    given = {f"env_settings.{key}": value for key, value in flags.items()}
+    settings = loads(yaml.safe_dump(tree), "theirs.yaml", given | {"checkpoint_settings.results_dir": str(folder)})
+    return player_options(settings, EnvironmentParameterManager(settings, Run(settings)), None)
+
+
+def test_the_port_in_a_file_is_that_of_a_build_and_not_of_the_editor(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    def port(path: str | None, in_file: int, **flags: object) -> int | None:
+        return options_of(tmp_path, flags, env_path=path, base_port=in_file).base_port
+
+    assert port("Game.x86_64", 5005) == port(None, 5005, env_path="Game.x86_64") == 5005
+    assert port(None, 5005) is port("Unity-v0", 5005) is port("Game.x86_64", 5005, env_path="Unity-v0") is None
+    assert port(None, 5005, base_port=5005) == port("Unity-v0", 5010, base_port="5005") == 5005
+    assert not [warning for warning in recwarn if "base_port" in str(warning.message)]
+    with pytest.warns(UserWarning, match=r"theirs\.yaml, line \d+: env_settings\.base_port is not used.*--base-port"):
+        assert port(None, 5010) is None
 
 
 def test_flags_reach_behaviors_that_no_file_names() -> None:
