@@ -82,10 +82,12 @@ def _resolve(document: Document, tree: Tree, flags: Mapping[str, object]) -> Run
 def _without_unused(document: Document, settings: RunSettings, flags: Mapping[str, object]) -> RunSettings:
     """Return the settings without values that ML-Agents writes into each file, but does not use.
 
-    The Editor has a port of its own. Values on the command line are used.
+    The Editor has a port of its own, and one area is the scene as it is. Values on the command line are used.
     """
     environment = settings.env_settings
     unused = {"base_port"} if environment.env_path in _EDITOR else set()
+    if environment.num_areas == 1:
+        unused.add("num_areas")
     unused = {key for key in unused & environment.model_fields_set if f"env_settings.{key}" not in flags}
     if "base_port" in unused and environment.base_port != EnvSettings().base_port:
         reason = "is not used: the Editor connects to 5004. Give --base-port if it was started with --mlagents-port"

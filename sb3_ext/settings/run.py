@@ -46,7 +46,7 @@ class EnvSettings(Block):
     num_workers: CountOrZero = 0
     """Processes that share the players; 0: the training process steps them."""
     num_areas: Count = 1
-    """Training areas per player."""
+    """Training areas per player. 1 in a file means the scene as it is; `--num-areas 1` is one area."""
     timeout_wait: Count = 60
     """Seconds to wait for a message of a player."""
     seed: Annotated[CountOrMinusOne, Le(2**32 - 1)] = -1

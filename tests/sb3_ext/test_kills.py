@@ -100,6 +100,9 @@ if __name__ == "__main__":
 """
 
 
+NAMED = ("--run-id", "killed", "--seed", "1", "--num-areas", "1")
+
+
 def settings_of(name: str, changes: dict[str, Any], folder: Path, max_steps: int = 10**7) -> str:
     """Write the configuration of a run that writes a checkpoint every few hundredths of a second."""
     tree = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -108,7 +111,6 @@ def settings_of(name: str, changes: dict[str, Any], folder: Path, max_steps: int
         behavior[key] = {**behavior.get(key, {}), **value} if isinstance(value, dict) else value
     behavior["network_settings"] |= SMALL
     behavior |= {"max_steps": max_steps, "summary_freq": 50, "checkpoint_interval": 40, "keep_checkpoints": 3}
-    tree["env_settings"]["num_areas"] = 1
     path = folder / "settings.yaml"
     path.write_text(yaml.safe_dump(tree), encoding="utf-8")
     return str(path)
@@ -139,7 +141,7 @@ def test_a_run_that_is_killed_at_any_moment_can_be_resumed(tmp_path: Path, kind:
     draw = random.Random(KILLS)
     folder = tmp_path / "results" / "killed"
     config, changes, options = RUNS[kind]
-    arguments = [settings_of(config, changes, tmp_path), "--run-id", "killed", "--seed", "1", *options]
+    arguments = [settings_of(config, changes, tmp_path), *NAMED, *options]
     reached = 0
     for number in range(KILLS + 1):
         process = subprocess.Popen(
@@ -177,7 +179,7 @@ def test_a_run_that_is_killed_before_any_change_of_its_files_can_be_resumed(tmp_
     (tmp_path / "killer.py").write_text(KILLER, encoding="utf-8")
 
     def learn(fatal: int, max_steps: int, *more: str) -> subprocess.CompletedProcess[str]:
-        arguments = [settings_of(config, changes, tmp_path, max_steps), "--run-id", "killed", "--seed", "1"]
+        arguments = [settings_of(config, changes, tmp_path, max_steps), *NAMED]
         command = [sys.executable, "killer.py", str(fatal), *arguments, *options, *more]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
 

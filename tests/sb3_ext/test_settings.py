@@ -9,6 +9,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from sb3_ext.settings import (
 )
 from sb3_ext.settings.shipped import configuration_file
 from unity_gym.options import PlayerOptions
+from unity_gym.pool import PlayerPool
 
 ROOT = Path(__file__).resolve().parents[2]
 MLAGENTS = Path(__file__).with_name("mlagents") / "3DBall_SAC" / "configuration.yaml"
@@ -313,6 +315,20 @@ def test_the_port_in_a_file_is_that_of_a_build_and_not_of_the_editor(
     assert not [warning for warning in recwarn if "base_port" in str(warning.message)]
     with pytest.warns(UserWarning, match=r"theirs\.yaml, line \d+: env_settings\.base_port is not used.*--base-port"):
         assert port(None, 5010) is None
+
+
+def test_one_area_in_a_file_is_the_scene_as_it_is_and_on_the_command_line_one_area(tmp_path: Path) -> None:
+    def options(in_file: object, **flags: object) -> PlayerOptions:
+        return options_of(tmp_path, flags, env_path="Unity-3DBall-v0", num_areas=in_file)
+
+    with closing(PlayerPool(options(1))) as pool:
+        pool.reset()
+        (table,) = pool.tables.values()
+        assert len(table.requests_decision) == 12
+    assert options(1, num_areas="1").num_areas == options(4, num_areas=1).num_areas == 1
+    assert options(4).num_areas == 4
+    with pytest.raises(SettingsError, match="num_areas is True"):
+        options(True)
 
 
 def test_flags_reach_behaviors_that_no_file_names() -> None:
