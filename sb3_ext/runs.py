@@ -1,6 +1,6 @@
 """The results folder of a training run.
 
-    results/<run-id>/configuration.yaml                the settings with every value
+    results/<run-id>/configuration.yaml                the settings, which ML-Agents can read, too
     results/<run-id>/learning_curve.png                mean reward over steps, from the first summary on
     results/<run-id>/<behavior>.onnx                   the latest network, for Unity
     results/<run-id>/<behavior>/<behavior>-<step>.zip  checkpoints: `load` of `sb3_ext.PPO`, `SAC` and `POCA` reads them
@@ -53,7 +53,7 @@ from sb3_ext.files import locked, write
 from sb3_ext.mlagents_checkpoint import is_mlagents_run
 from sb3_ext.run_checkpoints import Checkpoints, newest_in, step_of
 from sb3_ext.run_logs import Summary
-from sb3_ext.settings import RunSettings, dump
+from sb3_ext.settings import RunSettings, dump, load
 from unity_gym.errors import UnityGymError
 
 if TYPE_CHECKING:
@@ -62,9 +62,17 @@ if TYPE_CHECKING:
 CONFIGURATION, _LOGS, _STATUS, _TIMERS = "configuration.yaml", "run_logs", "training_status.json", "timers.json"
 
 
+def every_value(settings: RunSettings) -> dict[str, Any]:
+    """Return the settings as a tree with every value, except for ports and areas that are not given."""
+    return _without_open_values(settings, settings.model_dump())
+
+
 def resolved_configuration(settings: RunSettings) -> dict[str, Any]:
-    """Return the settings as a YAML tree with every value, in a form that can be read again."""
-    tree: dict[str, Any] = yaml.safe_load(dump(settings))
+    """Return the settings as a YAML tree that can be read again, as in `dump`."""
+    return _without_open_values(settings, yaml.safe_load(dump(settings)))
+
+
+def _without_open_values(settings: RunSettings, tree: dict[str, Any]) -> dict[str, Any]:
     for key in ("base_port", "num_areas"):  # if absent, ports are free ones and the scene sets the number of areas
         if key not in settings.env_settings.model_fields_set:
             del tree["env_settings"][key]
@@ -186,10 +194,12 @@ class Run:
             return None
         path = self.folder / CONFIGURATION
         try:
-            saved = dict(_leaves(yaml.safe_load(path.read_text(encoding="utf-8"))["behaviors"], "behaviors"))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                saved = dict(_leaves(every_value(load(path))["behaviors"], "behaviors"))
+        except UnityGymError:
             return None
-        given = dict(_leaves(resolved_configuration(settings)["behaviors"], "behaviors"))
+        given = dict(_leaves(every_value(settings)["behaviors"], "behaviors"))
         changed = [key for key in {**given, **saved} if given.get(key) != saved.get(key)]
         if not changed:
             return None

@@ -45,7 +45,7 @@ import yaml
 
 from sb3_ext.console import OutputClosedError, print_line
 from sb3_ext.files import write
-from sb3_ext.runs import resolved_configuration, save_figure
+from sb3_ext.runs import every_value, resolved_configuration, save_figure
 from sb3_ext.settings import RunSettings, SettingsError, load
 from sb3_ext.settings.shipped import configuration_file, sweep_file
 from sb3_ext.settings.sweeps import SweepSettings, Value, load_sweep
@@ -300,7 +300,7 @@ class Sweep:
 
     def _configured_values(self) -> dict[str, Any] | None:
         """Return the values of the configuration; None if the search space does not contain them."""
-        tree = resolved_configuration(self._load({}))
+        tree = every_value(self._load({}))
         values = {}
         for path, distribution in self.settings.varied.items():
             node: Any = tree

@@ -24,6 +24,7 @@ from pydantic import (
 from sb3_ext.plugins import ENCODERS, SIGNALS, Parameter, parameters, plugin_names, takes_any_keyword
 from sb3_ext.plugins import TRAINERS as TRAINER_PLUGINS
 from sb3_ext.settings.blocks import (
+    OWN,
     TAG,
     Block,
     Count,
@@ -49,7 +50,7 @@ class Memory(Block):
     """Decisions per training sequence of the LSTM."""
     memory_size: Count = 128
     """Size of the recurrent state; even."""
-    use_previous_action: Flag = False
+    use_previous_action: Annotated[Flag, OWN] = False
     """Whether the previous action of the agent is an input of the LSTM, too."""
 
     @field_validator("memory_size")
@@ -142,7 +143,7 @@ class PPOHyperparameters(POCAHyperparameters):
 
     shared_critic: Flag = False
     """Policy and critic share their network body."""
-    second_critic: Literal["max", "min", "mean"] | None = None
+    second_critic: Annotated[Literal["max", "min", "mean"] | None, OWN] = None
     """Train a second critic; the larger, smaller or mean estimate of both counts."""
 
     @field_validator("second_critic")
@@ -348,7 +349,7 @@ class SelfPlay(Block):
     """Probability that the opponent is the current policy."""
     initial_elo: Number = 1200.0
     """Rating at the start."""
-    opponents: list[PathText] = Field(default=[])
+    opponents: Annotated[list[PathText], OWN] = Field(default=[])
     """ONNX files of the behavior that play in addition to the snapshots."""
 
 

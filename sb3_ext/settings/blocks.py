@@ -91,6 +91,9 @@ CountOrMinusOne = Annotated[Whole, Ge(-1)]
 
 Schedule = Literal["linear", "constant"]
 
+OWN = "own"
+"""Annotation of keys that ML-Agents does not have."""
+
 
 def _raised_again(details: ErrorDetails) -> InitErrorDetails:
     error = PydanticCustomError(details["type"], details["msg"], details.get("ctx"))  # type: ignore[arg-type,unused-ignore]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import TypeAdapter
 
 from sb3_ext.settings.behaviors import AnyBehavior, BehaviorSettings, trainer_types
+from sb3_ext.settings.blocks import OWN, Block
 from sb3_ext.settings.document import Document, KeyPath, SettingsError, Tree, block_of, did_you_mean, either, unshared
 from sb3_ext.settings.legacy import upgrade
 from sb3_ext.settings.run import EnvSettings, RunSettings
@@ -55,17 +57,25 @@ def loads(text: str, name: str = "settings", flags: Mapping[str, object] | None 
 
 
 def dump(settings: RunSettings) -> str:
-    """Return the settings as YAML with every value.
+    """Return the settings as YAML with every value, except for defaults of keys that ML-Agents does not have.
 
-    `loads` of it equals `settings`, and ML-Agents can read it.
+    `loads` of it equals `settings`, and ML-Agents can read it unless it contains such a key or trainer.
     """
-    tree = settings.model_dump()
+    tree = _without_own(settings, settings.model_dump())
     if settings.default_settings is None:
         del tree["default_settings"]
-    for key in ("ray", "stats_writers"):  # keys that ML-Agents does not have
-        if not tree[key]:
-            del tree[key]
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+
+
+def _without_own(value: object, tree: Any) -> Any:
+    """Return the tree of settings, or of one of their values, without defaults of keys that ML-Agents does not have."""
+    if isinstance(value, dict):
+        return {key: _without_own(value[key], below) for key, below in tree.items()}
+    if not isinstance(value, Block):
+        return tree
+    fields = type(value).model_fields
+    own = {key for key in fields if OWN in fields[key].metadata and tree[key] == fields[key].default}
+    return {key: _without_own(getattr(value, key), below) for key, below in tree.items() if key not in own}
 
 
 def _resolve(document: Document, tree: Tree, flags: Mapping[str, object]) -> RunSettings:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from sb3_ext.plugins import WRITERS, plugin_names
 from sb3_ext.settings.behaviors import AnyBehavior, BehaviorSettings
 from sb3_ext.settings.blocks import (
+    OWN,
     Block,
     Count,
     CountOrMinusOne,
@@ -43,7 +44,7 @@ class EnvSettings(Block):
     unless `--base-port` is given."""
     num_envs: Count = 1
     """Number of players."""
-    num_workers: CountOrZero = 0
+    num_workers: Annotated[CountOrZero, OWN] = 0
     """Processes that share the players; 0: the training process steps them."""
     num_areas: Count = 1
     """Training areas per player. 1 in a file means the scene as it is; `--num-areas 1` is one area."""
@@ -173,7 +174,7 @@ class RunSettings(Block):
     """Settings by behavior name."""
     env_settings: EnvSettings = EnvSettings()
     """Settings of the players."""
-    ray: Annotated[RaySettings | None, BeforeValidator(nothing_is_empty)] = None
+    ray: Annotated[RaySettings | None, BeforeValidator(nothing_is_empty), OWN] = None
     """Settings of the Ray cluster that runs the samplers of `num_workers`."""
     engine_settings: EngineSettings = EngineSettings()
     """Settings of the player's engine."""
@@ -187,7 +188,7 @@ class RunSettings(Block):
     """Settings of PyTorch."""
     debug: Flag = False
     """Print details, with time and source location."""
-    stats_writers: list[Annotated[str, BeforeValidator(_stats_writer)]] = Field(default=[])
+    stats_writers: Annotated[list[Annotated[str, BeforeValidator(_stats_writer)]], OWN] = Field(default=[])
     """Statistics writers of plugins, in addition to TensorBoard."""
 
     def behavior(self, name: str) -> BehaviorSettings:

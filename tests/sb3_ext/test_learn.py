@@ -628,6 +628,24 @@ def test_a_checkpoint_of_another_network_raises(
     assert content(finished) == before
 
 
+def test_a_changed_setting_that_ml_agents_lacks_is_named_and_its_default_is_no_change(tmp_path: Path) -> None:
+    def settings(previous: bool, **checkpoint: object) -> RunSettings:
+        memory = f"{{memory: {{use_previous_action: {str(previous).lower()}}}}}"
+        given: dict[str, object] = {"checkpoint_settings.results_dir": str(tmp_path)} | {
+            f"checkpoint_settings.{key}": value for key, value in checkpoint.items()
+        }
+        return loads(f"behaviors: {{Basic: {{trainer_type: ppo, network_settings: {memory}}}}}", flags=given)
+
+    key = "behaviors.Basic.network_settings.memory.use_previous_action"
+    for name, saved in (("without", False), ("with", True)):
+        Run(settings(saved, run_id=name)).start(settings(saved))
+        for given in (False, True):
+            again = settings(given, run_id=name, resume=True)
+            line = Run(again).changes(again)
+            differ = f": {key} {json.dumps(given)} (was {json.dumps(saved)})"
+            assert line is None if given == saved else line is not None and line.endswith(differ)
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -275,6 +275,38 @@ def test_environment_parameters_are_numbers_samplers_or_curricula() -> None:
     assert loads(dump(settings)) == settings
 
 
+def test_keys_that_ml_agents_lacks_are_written_unless_they_have_their_defaults() -> None:
+    text = """
+    default_settings: {trainer_type: sac}
+    behaviors:
+      num_workers:
+        trainer_type: ppo
+        hyperparameters: {second_critic: SECOND}
+        network_settings: {memory: {use_previous_action: PREVIOUS}}
+        self_play: {opponents: OPPONENTS}
+    env_settings: {num_envs: 2, num_workers: WORKERS}
+    RAY
+    environment_parameters: {opponents: 0}
+    """
+    own = {"second_critic", "use_previous_action", "opponents", "num_workers", "ray"}
+
+    def written(**values: str) -> set[str]:
+        given = text
+        for name, value in values.items():
+            given = given.replace(name, value)
+        settings = loads(given)
+        assert loads(dump(settings)) == settings
+        tree = yaml.safe_load(dump(settings))
+        assert tree["behaviors"].keys() == {"num_workers"}
+        assert tree["environment_parameters"].keys() == {"opponents"}
+        del tree["environment_parameters"]
+        tree["behaviors"] = [*tree["behaviors"].values()]
+        return {str(key) for path, _ in leaves(tree) for key in path} & own
+
+    assert not written(SECOND="null", PREVIOUS="false", OPPONENTS="[]", WORKERS="0", RAY="")
+    assert written(SECOND="min", PREVIOUS="true", OPPONENTS="[a.onnx]", WORKERS="2", RAY="ray:") == own
+
+
 # --- The command line ------------------------------------------------------------------------------------------------
 
 

@@ -195,6 +195,16 @@ def test_a_value_is_the_mean_over_seeds_and_a_target_ends_a_run(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("trained")
+def test_the_first_trial_has_the_values_of_the_configuration_also_where_they_are_defaults(tmp_path: Path) -> None:
+    workers = "env_settings.num_workers"
+    varied = {workers: {"choice": [1, 0]}, RATE: {"uniform": [0, 1]}}
+    path = sweep_file(tmp_path, trials=1, parameters=varied | {"behaviors.Basic.summary_freq": 100})
+    sweep = Sweep(path, {"checkpoint_settings.results_dir": str(tmp_path)})
+    assert sweep.run() == 0
+    assert sweep._study.trials[0].params == {workers: 0, RATE: 3e-4}
+
+
+@pytest.mark.usefixtures("trained")
 def test_a_trial_below_the_median_is_pruned(tmp_path: Path) -> None:
     parameters = {RATE: {"choice": [1e-3, 1e-2]}, "behaviors.Basic.summary_freq": 100}
     path = sweep_file(tmp_path, trials=2, startup_trials=1, warmup_steps=150, steps=400, parameters=parameters)
