@@ -129,6 +129,7 @@ A module also has what Unity's imports into it: scripts take `ActionTuple` from 
 _PROTOCOL = "unity_gym speaks the protocol itself: use UnityEnvironment, or unity_gym.demonstrations for .demo files"
 _NO_ANALYTICS = "no data about training are sent: leave the channel out"
 NOT_PROVIDED = {
+    "gym_unity.envs.UnityEnv": "its successor is UnityToGymWrapper(UnityEnvironment(...))",
     "mlagents_envs.communicator": _PROTOCOL,
     "mlagents_envs.communicator_objects": _PROTOCOL,
     "mlagents_envs.env_utils": "UnityEnvironment(file_name=...) finds and launches a build",
@@ -140,7 +141,7 @@ NOT_PROVIDED = {
     "mlagents_envs.side_channel.DefaultTrainingAnalyticsSideChannel": _NO_ANALYTICS,
     "mlagents_envs.side_channel.default_training_analytics_side_channel": _NO_ANALYTICS,
 }
-"""Modules of Unity's package without a replacement, and a class that a package has, each with what to use instead."""
+"""Modules and classes of Unity's packages that are not provided, each with what to use instead."""
 
 
 def install(
