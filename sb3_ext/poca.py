@@ -107,15 +107,13 @@ class UnityPOCAPolicy(UnityPolicy):
         return self._both(features, counts), following, memory
 
     @torch.no_grad()
-    def refresh_memory(self, rollout: Rollout, length: int | None = None) -> None:
+    def refresh_memory(self, rollout: Rollout) -> None:
         """Recompute the recurrent states of the actor, as `UnityPolicy` does, and of the critic.
 
         If a trajectory continues one that was cut, the critic's state carries over. Otherwise the groups' state at the
         trajectory's first decision stays.
-
-        :param length: Length of the actor's sequences; by default `sequence_length`.
         """
-        super().refresh_memory(rollout, length)
+        super().refresh_memory(rollout)
         self._follow(rollout, self._all_features(_groups_of(rollout))[0])
 
     def _features(self, groups: Groups, decisions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

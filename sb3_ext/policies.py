@@ -513,12 +513,16 @@ class UnityPolicy(AgentPolicy):
         return [*torch.split(memory, size, 1)] if size else [None] * (1 + len(self._critics))
 
     @torch.no_grad()
-    def refresh_memory(self, rollout: Rollout, length: int | None = None) -> None:
-        """Recompute a rollout's recurrent states with the current weights; see `Rollout.refresh_memory`.
+    def refresh_memory(self, rollout: Rollout) -> None:
+        """Recompute a rollout's recurrent states with the current weights; see `Rollout.refresh_memory`."""
+        self.refresh_stored_memory(rollout, self.settings.sequence_length)
 
-        :param length: Length of the sequences; by default `sequence_length`.
+    @torch.no_grad()
+    def refresh_stored_memory(self, rollout: Rollout, length: int) -> None:
+        """Recompute the recurrent states that acting stored, before each sequence of `length` decisions.
+
+        With 1, these are all states of the rollout.
         """
-        length = length or self.settings.sequence_length
 
         def after(batch: Batch) -> torch.Tensor:
             previous = self.previous_actions(batch.actions)

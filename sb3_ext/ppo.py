@@ -546,7 +546,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         if self.policy.has_fresh_normalization:
             self.policy.body.update_normalization(rollout.observations)
             if self.policy.settings.memory_size:
-                self.policy.refresh_memory(rollout, length=1)
+                self.policy.refresh_stored_memory(rollout, 1)
             rollout.log_probs = self._log_probs(rollout)
         rollout.has_older = self.threaded and bool((versions < self.version).any())
         return rollout
