@@ -25,6 +25,7 @@ from unity_gym.slots import AgentTable, Rows, indices, with_rows
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec, joined
 
 _PATIENCE = 100  # environment steps until the first agent of a behavior, and until an agent's next decision
+_GRACE = 0.5  # seconds in which a player that answers at all has answered
 _LOWEST, _HIGHEST = np.array(-1, np.float32), np.array(1, np.float32)  # continuous actions
 _ANY_MODE = (
     'Where agents decide at times of their own, as in turn-based games, pass wait_for="any": then a step is one '
@@ -418,6 +419,8 @@ class PlayerPool(LaunchedPlayers):
             self._under_way.add(worker)
             self.players[worker].step_async()
         self.receive(timeout, len(workers))
+        if self._under_way.intersection(workers):  # the time may have ended in the middle of an exchange
+            self.receive(_GRACE, len(workers))
         if silent := self._under_way.intersection(workers):
             self.players[min(silent)].time_out()
 

@@ -129,7 +129,6 @@ A module also has what Unity's imports into it: scripts take `ActionTuple` from 
 _PROTOCOL = "unity_gym speaks the protocol itself: use UnityEnvironment, or unity_gym.demonstrations for .demo files"
 _NO_ANALYTICS = "no data about training are sent: leave the channel out"
 NOT_PROVIDED = {
-    "gym_unity.envs.UnityEnv": "its successor is UnityToGymWrapper(UnityEnvironment(...))",
     "mlagents_envs.communicator": _PROTOCOL,
     "mlagents_envs.communicator_objects": _PROTOCOL,
     "mlagents_envs.env_utils": "UnityEnvironment(file_name=...) finds and launches a build",
