@@ -85,12 +85,6 @@ def empty_grid() -> Script:
         yield {"Walker": [Agent(1, {"grid": np.eye(5)[None].repeat(2, 0)})]}
 
 
-def counting_grid() -> Script:
-    """A grid sensor that counts, and so leaves 0 to 1."""
-    while True:
-        yield {"Walker": [Agent(1, {"grid": np.arange(18.0).reshape(2, 3, 3) - 1})]}
-
-
 def freeze() -> Script:
     """A game that freezes in the second exchange of a step, in which agent 2 is waited for."""
     yield {"Walker": [Agent(1), Agent(2)]}
@@ -128,7 +122,7 @@ def manager() -> Script:
 SCRIPTS: dict[str, Callable[[], Script]] = {
     script.__name__: script
     for script in (
-        *(camera, late_camera, empty_grid, counting_grid, freeze, unsorted_sensors, entities, pause),
+        *(camera, late_camera, empty_grid, freeze, unsorted_sensors, entities, pause),
         manager,
     )
 }

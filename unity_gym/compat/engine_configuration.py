@@ -31,23 +31,9 @@ class EngineConfig(NamedTuple):
 class EngineConfigurationChannel(_EngineConfigurationChannel):
     """Channel that sets the engine's configuration."""
 
-    @raised_as(UnitySideChannelException, UnityGymError)
-    def set_configuration_parameters(
-        self,
-        width: int | None = None,
-        height: int | None = None,
-        quality_level: int | None = None,
-        time_scale: float | None = None,
-        target_frame_rate: int | None = None,
-        capture_frame_rate: int | None = None,
-    ) -> None:
-        """Queue a change of configuration; see `unity_gym.side_channels.EngineConfigurationChannel`.
-
-        :raises UnitySideChannelException: If only one of width and height is given.
-        """
-        super().set_configuration_parameters(
-            width, height, quality_level, time_scale, target_frame_rate, capture_frame_rate
-        )
+    set_configuration_parameters = raised_as(UnitySideChannelException, UnityGymError)(
+        _EngineConfigurationChannel.set_configuration_parameters
+    )
 
     def set_configuration(self, config: EngineConfig) -> None:
         """Send every setting of `config` that is not None with the next reset or step."""
