@@ -492,12 +492,14 @@ class UnityAlgorithm(BaseAlgorithm):
         self._replicas.train(self.replica_state())
 
     def replica_state(self) -> dict[str, Any]:
-        """Return the state that the next update needs, in addition to the state after the previous update."""
-        return {
-            "_current_progress_remaining": self._current_progress_remaining,
-            "num_timesteps": self.num_timesteps,
-            "version": self.version,
-        }
+        """Return the state that the next update needs, in addition to the state after the previous update.
+
+        It includes the options, which a callback may have changed.
+        """
+        left_out = self._excluded_save_params()
+        options = {name: value for name, value in vars(self).items() if _is_scalar(value) and name not in left_out}
+        # A schedule may be a function that cannot be sent.
+        return options | {"lr_schedule": FloatSchedule(self.lr_schedule(self._current_progress_remaining))}
 
     def train_as_replica(self, state: dict[str, Any]) -> None:
         """Make the same update as another process.
@@ -751,6 +753,10 @@ class UnityAlgorithm(BaseAlgorithm):
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "signals", *(["cloning"] if self.cloning is not None else [])], []
+
+
+def _is_scalar(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def checked_signals(signals: Sequence[RewardSignal] | None) -> list[RewardSignal]:

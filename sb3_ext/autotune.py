@@ -22,7 +22,7 @@ _GAIN = 1.05  # minimum factor of the timesteps per second for a larger arrangem
 
 
 class Arrangement(NamedTuple):
-    """Arrangement of players; `num_areas` None uses the settings or the default of the scene."""
+    """Arrangement of players; `num_areas` None uses the default of the scene."""
 
     num_envs: int = 1
     num_workers: int = 0
@@ -115,8 +115,8 @@ def _larger(best: Arrangement, cores: int) -> Iterator[Arrangement]:
 def autotune(settings: RunSettings, seconds: float = 5.0) -> Arrangement:
     """Measure arrangements, print a table of them, and propose the fastest.
 
-    It starts with one player, tries more areas, then more players and workers, as long as each is at least 5 % faster.
-    Then it tries `threaded`, so that players continue during updates.
+    It starts with one player and the areas of the settings, tries other numbers of areas, then more players and
+    workers, as long as each is at least 5 % faster. Then it tries `threaded`, so that players continue during updates.
 
     :param settings: Settings of the run, whose file does not change.
     :param seconds: Duration of each measurement.
@@ -129,7 +129,8 @@ def autotune(settings: RunSettings, seconds: float = 5.0) -> Arrangement:
         raise UnityGymError("autotune measures this machine alone: remove the block ray from the settings")
     cores = usable_cores()
     print_line(f"{'timesteps/s':>12}  arrangement ({cores} cores, {seconds:g} s each)")
-    best, speed = Arrangement(), 0.0
+    given = settings.env_settings
+    best, speed = Arrangement(num_areas=given.num_areas if "num_areas" in given.model_fields_set else None), 0.0
 
     def is_faster(trial: Arrangement) -> bool:
         nonlocal best, speed

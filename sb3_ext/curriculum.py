@@ -127,6 +127,12 @@ class ParameterCurriculum:
         return self.lesson.completion_criteria if self.number + 1 < len(self._lessons) else None
 
     @property
+    def may_end_with_episode(self) -> bool:
+        """Whether the end of an episode may complete the current lesson, not only progress."""
+        criteria = self.criteria
+        return criteria is not None and (criteria.measure != "progress" or self._episodes < criteria.min_lesson_length)
+
+    @property
     def line(self) -> str:
         """Log line about the current lesson."""
         return f"Lesson {self.number} of {self.name}: {self.lesson.name}"

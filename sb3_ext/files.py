@@ -63,6 +63,36 @@ def saving(path: Path) -> Iterator[None]:
         raise UnityGymError(f"{path} cannot be written: {error.strerror}. {remedy}") from error
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether a process, on any machine with the same file system, has locked an existing file.
+
+    True for a file system without locks.
+    """
+    try:
+        with path.open("rb+") as file:
+            _lock(file)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock an open file until it is closed.
+
+    :raises OSError: If another process has locked it, or the file system has no locks.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
     """Lock a file for this process, until the context or the process ends.
@@ -75,15 +105,8 @@ def locked(path: Path) -> Iterator[bool]:
         file = path.open("wb")
     with file:
         try:
-            if sys.platform == "win32":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_locked = True
+            _lock(file)
+            succeeded = True
         except OSError as error:  # some network file systems have no locks
-            is_locked = error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
-        yield is_locked
+            succeeded = error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+        yield succeeded

@@ -48,7 +48,7 @@ class JointTraining:
 
     @property
     def _until_episode(self) -> bool:
-        """Whether there is an event after each episode."""
+        """Whether the end of an episode may be an event."""
         return False
 
     def _timing(self, part: str) -> AbstractContextManager[None]:  # noqa: ARG002

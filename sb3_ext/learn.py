@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os.path import expanduser
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -360,7 +361,10 @@ def _pull(line: list[str]) -> int:
     from sb3_ext.sharing import pull
 
     folder = pull(**given)
-    print_line(f"Downloaded: {folder}. Train with its networks: unity-learn CONFIG --initialize-from {folder.name}")
+    flags = f"--initialize-from {folder.name}"
+    if folder.parent != Path("results"):
+        flags += f" --results-dir {folder.parent}"
+    print_line(f"Downloaded: {folder}. Train with its networks: unity-learn CONFIG {flags}")
     return 0
 
 

@@ -308,7 +308,7 @@ class RemoteSampler:
             return self._recover(error, proceed)
         return samples
 
-    def _recover(self, error: SamplerLostError, proceed: Callable[[], bool]) -> Samples:
+    def _recover(self, error: PlayerError, proceed: Callable[[], bool]) -> Samples:
         """Start the sampler again, in the state of the other ones, within the limits.
 
         :return: The behaviors of its agents, some of which may be new; nothing else.
@@ -325,7 +325,7 @@ class RemoteSampler:
                     return Samples(appeared=self._restore())
                 self._channel.close()
                 return Samples()
-            except SamplerLostError as again:
+            except PlayerError as again:  # of the sampler, or of a player that has failed to launch
                 error = again
 
     def _restore(self) -> dict[str, BehaviorSpec]:

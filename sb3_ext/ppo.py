@@ -267,9 +267,6 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         self._require_own_class()
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
-        self._epsilon = schedule(self.clip_range, self.clip_range_schedule, 0.1)
-        self._epsilon_vf = None if self.clip_range_vf is None else FloatSchedule(self.clip_range_vf)
-        self._beta = schedule(self.ent_coef, self.ent_coef_schedule, 1e-5)
         self.policy = self.policy_class(  # type: ignore[assignment]
             self.observation_space,
             self.action_space,
@@ -352,7 +349,9 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
     def replica_state(self) -> dict[str, Any]:
         """Return the state that replicas need; see `UnityAlgorithm.replica_state`."""
-        return super().replica_state() | {"_inbox": self._inbox}
+        epsilon, beta, epsilon_vf = self._limits(self._current_progress_remaining)
+        limits = {"clip_range": FloatSchedule(epsilon), "ent_coef": FloatSchedule(beta), "clip_range_vf": epsilon_vf}
+        return super().replica_state() | limits | {"_inbox": self._inbox}
 
     def train(self) -> None:
         """Update policy, critic and reward signals with the collected experience, if any; with `threaded`, start to."""
@@ -372,6 +371,14 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
             self.logger.record(name, value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
+    def _limits(self, progress: float) -> tuple[float, float, float | None]:
+        """Return ε, β and the range of `clip_range_vf` at this remaining progress."""
+        return (
+            schedule(self.clip_range, self.clip_range_schedule, 0.1)(progress),
+            schedule(self.ent_coef, self.ent_coef_schedule, 1e-5)(progress),
+            None if self.clip_range_vf is None else FloatSchedule(self.clip_range_vf)(progress),
+        )
+
     def _update(self, rollout: Rollout, statistics_are_fresh: bool, progress: float, steps: int) -> None:
         """Update by the paper's equations, in their order, possibly in a thread; store logger values in `_records`.
 
@@ -382,8 +389,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         """
         policy = self.policy
         policy.set_training_mode(True)
-        learning_rate, epsilon, beta = self.lr_schedule(progress), self._epsilon(progress), self._beta(progress)
-        epsilon_vf = None if self._epsilon_vf is None else self._epsilon_vf(progress)
+        learning_rate = self.lr_schedule(progress)
+        epsilon, beta, epsilon_vf = self._limits(progress)
         update_learning_rate(policy.optimizer, learning_rate)
         self._records |= {
             "train/learning_rate": learning_rate,

@@ -24,6 +24,7 @@ from sb3_ext.console import print_line
 from sb3_ext.files import write
 from sb3_ext.inference import Evaluation, evaluate
 from sb3_ext.runs import CONFIGURATION, read_status, resolved_configuration
+from sb3_ext.sampler import plain_name
 from sb3_ext.settings import RunSettings, load
 from unity_gym.errors import UnityGymError
 
@@ -73,7 +74,8 @@ def push(
     settings = _settings(folder, env)
     played = _played(settings, episodes, folder / _VIDEO) if episodes else {}
     names = list(settings.behaviors) or sorted(path.stem for path in folder.glob("*.onnx"))
-    evaluations = {name: _trained(folder, name) for name in names} | played
+    have_played = {plain_name(team) for team in played}
+    evaluations = {name: _trained(folder, name) for name in names if name not in have_played} | played
     write(folder / _CONFIG, json.dumps(_configuration(folder, settings), indent=2))
     write(folder / _CARD, _card(hub, folder, repo_id, names, settings, evaluations))
     with _asking(repo_id):
@@ -194,7 +196,7 @@ def _card(
     evaluations: Mapping[str, Evaluation | None],
 ) -> str:
     """Return the model card, with its metadata."""
-    available = {name: evaluation for name, evaluation in evaluations.items() if evaluation is not None}
+    available = {team: evaluation for team, evaluation in evaluations.items() if evaluation is not None}
     name = repo_id.rpartition("/")[2]
     data = hub.ModelCardData(
         library_name="ml-agents",
@@ -208,18 +210,18 @@ def _card(
             hub.EvalResult(
                 task_type="reinforcement-learning",
                 task_name="reinforcement-learning",
-                dataset_type=behavior,
-                dataset_name=behavior,
+                dataset_type=plain_name(team),
+                dataset_name=plain_name(team),
                 metric_type="mean_reward",
                 metric_name="mean_reward",
                 metric_value=_result(evaluation),
             )
-            for behavior, evaluation in available.items()
+            for team, evaluation in available.items()
         ]
         or None,
     )
     trainers = ", ".join(f"**{settings.behavior(behavior).trainer_type}** playing **{behavior}**" for behavior in names)
-    rows = "".join(f"| {key} | {_result(value)} | {value.episodes or ''} |\n" for key, value in available.items())
+    rows = "".join(f"| {team} | {_result(value)} | {value.episodes or ''} |\n" for team, value in available.items())
     curve = f"\n![Learning curve]({_CURVE})\n" if (folder / _CURVE).is_file() else ""
     video = f"\n[Video of an episode]({_VIDEO})\n" if (folder / _VIDEO).is_file() else ""
     versions = "".join(

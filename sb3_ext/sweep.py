@@ -24,17 +24,16 @@ The files of a sweep:
     results/<name>/trial-<n>-seed-<seed>/   the runs, in the layout of `unity-learn`
     results/<name>/trials.csv, trials.png   table and image of all trials
     results/<name>/best.yaml                the configuration of the best trial
+    results/<name>/processes/               a locked file per running process of the sweep
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import os
 import shutil
-import socket
-import sys
 import time
+import uuid
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +43,7 @@ import numpy as np
 import yaml
 
 from sb3_ext.console import OutputClosedError, print_line
-from sb3_ext.files import write
+from sb3_ext.files import is_locked, locked, write
 from sb3_ext.runs import every_value, resolved_configuration, save_figure
 from sb3_ext.settings import RunSettings, SettingsError, load
 from sb3_ext.settings.shipped import configuration_file, sweep_file
@@ -72,13 +71,13 @@ class _LearningCurve:
     :param trial: Trial of the run.
     :param sweep: Settings of the sweep.
     :param behavior: Name of the evaluated behavior.
-    :param summaries: Timesteps of all summaries of a run.
-    :param runs_before: Number of completed runs of the trial.
+    :param summaries: Timesteps of all summaries of the run.
+    :param offset: Offset of the reported timesteps.
     """
 
-    def __init__(self, trial: Trial, sweep: SweepSettings, behavior: str, summaries: range, runs_before: int) -> None:
+    def __init__(self, trial: Trial, sweep: SweepSettings, behavior: str, summaries: range, offset: int) -> None:
         self._trial, self._sweep, self._behavior, self._summaries = trial, sweep, behavior, summaries
-        self._offset = runs_before * (summaries[-1] + 1)  # of the reported timesteps
+        self._offset = offset
         self._tags: set[str] = set()
         self.points: list[tuple[int, float]] = []
         """Timestep and metric of each summary."""
@@ -160,15 +159,12 @@ class Sweep:
         self.folder = self._results / str(run_id or self._path.stem)
         settings = self._any_settings()
         self._behavior = self._judged_behavior(settings)
-        behavior = settings.behavior(self._behavior)
-        steps = min(self.settings.steps or behavior.max_steps, behavior.max_steps)
-        self._summaries = range(behavior.summary_freq, steps + 1, behavior.summary_freq)
-        if not self._summaries:
-            raise SettingsError(
-                f"{self._path}: steps must be at least summary_freq, which is {behavior.summary_freq}, got {steps}: "
-                f"give more, or lower behaviors.{self._behavior}.summary_freq under parameters"
-            )
+        self._summaries(settings)
+        longest = [given.largest for path, given in self.settings.varied.items() if path.endswith(".max_steps")]
+        steps = self.settings.steps or max(longest, default=settings.behavior(self._behavior).max_steps)
+        self._stride = int(steps) + 1  # of the timesteps that the runs of a trial report
         self._seed = int(seed)  # negative: none
+        self._lock = self.folder / "processes" / uuid.uuid4().hex
         self._study = self._open(resume, force)
 
     def run(self) -> int:
@@ -177,6 +173,13 @@ class Sweep:
         :return: 0, or the number of the signal.
         :raises UnityGymError: If no trial was completed.
         """
+        with locked(self._lock):
+            try:
+                return self._run()
+            finally:
+                self._lock.unlink()
+
+    def _run(self) -> int:
         self._repeat_lost_trials()
         if not self._study.trials and (values := self._configured_values()) is not None:
             self._study.enqueue_trial(values)
@@ -238,6 +241,21 @@ class Sweep:
             f"metric is the objective; {self.settings.config} has {', '.join(behaviors) or 'none by name'}"
         )
 
+    def _summaries(self, settings: RunSettings) -> range:
+        """Return the timesteps of all summaries of a run with these settings.
+
+        :raises SettingsError: If there are none.
+        """
+        behavior = settings.behavior(self._behavior)
+        steps = min(self.settings.steps or behavior.max_steps, behavior.max_steps)
+        summaries = range(behavior.summary_freq, steps + 1, behavior.summary_freq)
+        if not summaries:
+            raise SettingsError(
+                f"{self._path}: steps must be at least summary_freq, which is {behavior.summary_freq}, got {steps}: "
+                f"give more, or lower behaviors.{self._behavior}.summary_freq under parameters"
+            )
+        return summaries
+
     def _open(self, resume: bool, force: bool) -> Study:
         try:
             import optuna
@@ -289,14 +307,15 @@ class Sweep:
         return TPESampler(n_startup_trials=self.settings.startup_trials, constant_liar=True, seed=seed)
 
     def _repeat_lost_trials(self) -> None:
-        """Queue trials again whose process on this machine was killed."""
+        """Queue trials again whose process, on any machine, was killed."""
         from optuna.trial import TrialState
 
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
-            host, process = trial.user_attrs.get("process", (None, 0))
-            if host == socket.gethostname() and not _is_running(process):
+            name = trial.user_attrs.get("process")  # missing in the moment after `ask`
+            if isinstance(name, str) and not is_locked(self._lock.with_name(name)):
                 self._study.tell(trial.number, state=TrialState.FAIL)
                 self._study.enqueue_trial(trial.params)
+                self._lock.with_name(name).unlink(missing_ok=True)
 
     def _configured_values(self) -> dict[str, Any] | None:
         """Return the values of the configuration; None if the search space does not contain them."""
@@ -321,7 +340,7 @@ class Sweep:
 
         trial = self._study.ask()
         self._study.sampler = self._sampler(trial.number)
-        trial.set_user_attr("process", [socket.gethostname(), os.getpid()])
+        trial.set_user_attr("process", self._lock.name)
         values = {path: distribution.suggest(trial, path) for path, distribution in self.settings.varied.items()}
         print_line(f"Trial {trial.number}: {_listed(values)}")
         curves: list[_LearningCurve] = []
@@ -329,8 +348,11 @@ class Sweep:
         state, value, outcome = TrialState.COMPLETE, None, ""
         try:
             for seed in self.settings.seeds:
-                curves.append(_LearningCurve(trial, self.settings, self._behavior, self._summaries, len(curves)))
-                if ended_by := self._run_seed(trial.number, values, seed, curves[-1]):
+                settings = self._settings_of_run(trial.number, values, seed)
+                offset = len(curves) * self._stride
+                summaries = self._summaries(settings)
+                curves.append(_LearningCurve(trial, self.settings, self._behavior, summaries, offset))
+                if ended_by := _train(settings, curves[-1]):
                     raise KeyboardInterrupt(ended_by)
             value = float(np.mean([curve.value for curve in curves]))
             outcome = f"value {value:.4g}"
@@ -357,8 +379,8 @@ class Sweep:
         print_line(f"Trial {trial.number}: {outcome}")
         return 0
 
-    def _run_seed(self, number: int, values: Mapping[str, Value], seed: int, curve: _LearningCurve) -> int:
-        """Train one run, and return 0, or the number of the signal that ended it."""
+    def _settings_of_run(self, number: int, values: Mapping[str, Value], seed: int) -> RunSettings:
+        """Return the settings of one run of a trial."""
         run: dict[str, object] = {
             "env_settings.seed": seed,
             "checkpoint_settings.run_id": f"trial-{number}-seed-{seed}",
@@ -372,10 +394,7 @@ class Sweep:
             settings = self._load(
                 values, run | {"checkpoint_settings.initialize_from": str((self._results / initial).resolve())}
             )
-        try:
-            return train(settings, [curve])
-        except _RunEnd:
-            return 0
+        return settings
 
     def _write_results(self) -> FrozenTrial | None:
         """Write table, image and the best configuration; return the best trial, if any was completed."""
@@ -452,6 +471,14 @@ class Sweep:
         save_figure(figure, self.folder / "trials.png")
 
 
+def _train(settings: RunSettings, curve: _LearningCurve) -> int:
+    """Train one run, and return 0, or the number of the signal that ended it."""
+    try:
+        return train(settings, [curve])
+    except _RunEnd:
+        return 0
+
+
 def _counts(trial: FrozenTrial) -> bool:
     """Return whether a trial counts towards the number of trials; it does not if it waits, or was interrupted."""
     from optuna.trial import TrialState
@@ -459,18 +486,6 @@ def _counts(trial: FrozenTrial) -> bool:
     if trial.state == TrialState.FAIL:
         return "error" in trial.user_attrs
     return trial.state != TrialState.WAITING
-
-
-def _is_running(process: int) -> bool:
-    if sys.platform == "win32":  # os.kill would end the process; its trial counts as running until --force
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # a process of another user
-        return True
-    return True
 
 
 def _listed(values: Mapping[str, Value]) -> str:

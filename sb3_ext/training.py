@@ -278,7 +278,7 @@ class Training(JointTraining):
 
     @property
     def _until_episode(self) -> bool:
-        return bool(self._curricula.lessons)
+        return any(curriculum.may_end_with_episode for curriculum in self._curricula.lessons.values())
 
     def _timing(self, part: str) -> AbstractContextManager[None]:
         return self._timers(part)

@@ -77,6 +77,12 @@ class Distribution(Block):
         return kind, *getattr(self, kind)
 
     @property
+    def largest(self) -> float:
+        """Largest number that `suggest` may return."""
+        values = self.choice if self.choice is not None else self._range[1:]
+        return max(float(value) for value in values if not isinstance(value, str))
+
+    @property
     def is_logarithmic(self) -> bool:
         """Whether the range is on a logarithmic scale."""
         return self.choice is None and "log" in self._range[0]

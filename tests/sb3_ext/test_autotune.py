@@ -82,6 +82,15 @@ def test_the_fastest_arrangement_is_found_and_printed(
     )
 
 
+def test_the_search_starts_with_the_areas_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(autotune, "measure", lambda *_: 1.0)
+    flags = {"env_settings.env_path": "Unity-Basic-v0", "env_settings.num_areas": 6}
+    assert autotune.autotune(loads(BASIC, flags=flags), 1.0) == Arrangement(num_areas=6)
+    assert "Fastest: --num-envs 1 --num-areas 6\n" in capsys.readouterr().out
+
+
 def test_more_players_than_the_machine_can_run_do_not_raise(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,6 +128,17 @@ def test_a_progress_lesson_ends_above_its_share_of_the_run_and_after_its_episode
     assert height.is_complete(after([], 0.51))
 
 
+def test_only_lessons_that_an_episode_may_complete_wait_for_episodes() -> None:
+    height = course({"measure": "progress", "threshold": 0.5, "min_lesson_length": 2}, {"threshold": 1})
+    assert height.may_end_with_episode
+    height.is_complete(after([0, 0], 0.1))
+    assert not height.may_end_with_episode  # progress is left
+    height.advance()
+    assert height.may_end_with_episode
+    height.advance()
+    assert not height.may_end_with_episode  # the last lesson
+
+
 def test_a_lesson_of_elo_ends_above_a_rating_and_after_its_episodes(tmp_path: Path) -> None:
     height = course({"measure": "Elo", "threshold": 1210, "min_lesson_length": 2})
     assert not height.is_complete({"B": LessonProgress([9, 9], 0.5, 1210.0)})

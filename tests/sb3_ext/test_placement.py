@@ -38,7 +38,7 @@ from sb3_ext.sampler import Request, Sampler, Samples, plain_name
 from sb3_ext.served_sampler import SamplerArguments
 from sb3_ext.settings import Constant, ConstantParameters, load
 from stand_ins import faulty_player
-from unity_gym.errors import UnityGymError
+from unity_gym.errors import PlayerError, UnityGymError
 from unity_gym.options import PlayerOptions
 from unity_gym.pool import PlayerPool
 from unity_gym.specs import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
@@ -386,6 +386,17 @@ def test_a_sampler_lost_between_collections_restarts_with_all_values_set_since()
     sampler.start(Request({}, {}))
     sampler.result(lambda: True)
     assert again.calls[-1][0] == "collect"
+
+
+def test_a_sampler_whose_player_fails_to_launch_once_is_launched_again() -> None:
+    failing, again = StagedChannel(100), StagedChannel(100)
+    failing.receive = lambda: PlayerError("player 0 ended with exit code 3")  # type: ignore[method-assign]
+    sampler = remote_sampler(StagedChannel(1), failing, again)
+    assert sampler.wait()
+    sampler.start(Request({}, {}))
+    assert not sampler.result(lambda: True).decisions
+    assert failing.is_closed
+    assert [call[0] for call in again.calls] == ["appeared", "set_parameters", "start_matches"]
 
 
 def test_weights_that_are_published_while_a_sampler_restarts_arrive_with_its_policies() -> None:

@@ -25,6 +25,7 @@ from stable_baselines3.common.callbacks import (
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+from torch import nn
 
 from sb3_ext import PPO, SAC, SB3_COMPAT, Curiosity, Extrinsic, OnnxPolicy, UnityVecEnv
 from sb3_ext.experience import TrajectoryBuffer
@@ -793,12 +794,29 @@ def test_schedules_decrease_to_unitys_minimum_and_functions_are_kept() -> None:
     env = make_toys(spaces.Discrete(2))
     model = PPO("UnityPolicy", env, 1e-3, clip_range=0.3, ent_coef=lambda progress: progress, device="cpu")
     assert [model.lr_schedule(p) for p in (1, 0.5, 0)] == pytest.approx([1e-3, 5e-4, 1e-10])
-    assert [model._epsilon(p) for p in (1, 0.5, 0, -1)] == pytest.approx([0.3, 0.2, 0.1, 0.1])
-    assert model._beta(0.25) == 0.25
+    assert [model._limits(p)[0] for p in (1, 0.5, 0, -1)] == pytest.approx([0.3, 0.2, 0.1, 0.1])
+    assert model._limits(0.25)[1:] == (0.25, None)
     small = PPO("UnityPolicy", env, clip_range=0.05, ent_coef_schedule="constant", device="cpu")
-    assert small._epsilon(0) == 0.05  # it does not grow
-    assert small._beta(0) == 5e-3
+    assert small._limits(0) == (0.05, 5e-3, None)  # ε does not grow
     env.close()
+
+
+@pytest.mark.parametrize("option", [{"ent_coef": 0.5}, {"clip_range": lambda _: 0.01}, {"clip_range_vf": 0.01}])
+def test_options_that_a_callback_sets_take_effect(option: dict[str, Any]) -> None:
+    def weights(learns_with: Callable[[PPO], None], **given: Any) -> torch.Tensor:
+        env = make_toys(spaces.Discrete(2))
+        model = PPO("UnityPolicy", env, 0.01, buffer_size=64, batch_size=32, seed=3, device="cpu", **given)
+        learns_with(model)
+        model.learn(128)
+        env.close()
+        return nn.utils.parameters_to_vector(model.policy.parameters())
+
+    def change(model: PPO) -> None:
+        vars(model).update(option)
+
+    expected = weights(lambda _: None, **option)
+    torch.testing.assert_close(weights(change), expected, rtol=0, atol=0)
+    assert not torch.equal(weights(lambda _: None), expected)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ def learners() -> list[Any]:
     return [child for child in multiprocessing.active_children() if child.name.startswith("learner-")]
 
 
-def updated(kind: type[PPO] | type[SAC], devices: tuple[str, ...]) -> Any:
-    """Return a model after three updates with the same experience."""
+def updated(kind: type[PPO] | type[SAC], devices: tuple[str, ...], change: dict[str, Any]) -> Any:
+    """Return a model after three updates with the same experience; after the first one, attributes are changed."""
     if kind is PPO:
         options: dict[str, Any] = {"buffer_size": 100, "batch_size": 33, "n_epochs": 2, "max_grad_norm": 0.5}
         options |= {"advantage_normalization": "minibatch", "last_minibatch": "keep"}
@@ -40,6 +40,7 @@ def updated(kind: type[PPO] | type[SAC], devices: tuple[str, ...]) -> Any:
             model.add(trajectories(rng, lengths))
             model.count(100)
             model.train()
+            vars(model).update(change)
         assert len(learners()) == len(devices)
     finally:
         model.end_learning()
@@ -47,9 +48,17 @@ def updated(kind: type[PPO] | type[SAC], devices: tuple[str, ...]) -> Any:
     return model
 
 
+_NEW_OPTIONS: dict[type, dict[str, Any]] = {
+    PPO: {"n_epochs": 3, "batch_size": 20, "ent_coef": 0.1, "clip_range": lambda _: 0.05, "vf_coef": 1.0},
+    SAC: {"batch_size": 20, "tau": 0.5},
+}
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
 @pytest.mark.parametrize("kind", [PPO, SAC])
-def test_two_processes_give_the_weights_of_one(kind: type[PPO] | type[SAC]) -> None:
-    one, two = updated(kind, ()), updated(kind, ("cpu",))
+def test_two_processes_give_the_weights_of_one(kind: type[PPO] | type[SAC], is_changed: bool) -> None:
+    change = _NEW_OPTIONS[kind] | {"lr_schedule": lambda _: 1e-3} if is_changed else {}
+    one, two = updated(kind, (), change), updated(kind, ("cpu",), change)
     start = model_of(kind, batch_size=33, buffer_size=1000).policy.state_dict()
     for name, weights in one.policy.state_dict().items():
         torch.testing.assert_close(two.policy.state_dict()[name], weights, rtol=0, atol=1e-5)

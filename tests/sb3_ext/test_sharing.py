@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sb3_ext import sharing
+from sb3_ext.inference import Evaluation
 from sb3_ext.learn import main
 from sb3_ext.sharing import pull, push
 from stand_ins.model_hub import ModelHub, running_hub
@@ -90,6 +92,21 @@ def test_a_run_is_pushed_to_the_hub_and_pulled_again(
         pull("me/basic")
 
 
+def test_teams_of_a_behavior_are_results_of_one_dataset(
+    trained: Path, server: ModelHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = {f"Basic?team={team}": Evaluation(2, float(team), 0.5) for team in (0, 1)}
+    monkeypatch.setattr(sharing, "evaluate", lambda *_: played)
+    push("first", "me/basic", results_dir=str(trained))
+    card = hub.ModelCard(server.repositories["me/basic"]["README.md"].decode())
+    results = {(result.dataset_type, result.metric_value) for result in card.data.eval_results}
+    assert results == {("Basic", "0.000 +/- 0.500"), ("Basic", "1.000 +/- 0.500")}  # none of the training
+    assert [line for line in card.text.splitlines() if line.startswith("| Basic")] == [
+        "| Basic?team=0 | 0.000 +/- 0.500 | 2 |",
+        "| Basic?team=1 | 1.000 +/- 0.500 | 2 |",
+    ]
+
+
 def test_a_run_of_mlagents_is_pushed_to_the_hub_and_can_be_started_from(
     server: ModelHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,13 +122,17 @@ def test_a_run_of_mlagents_is_pushed_to_the_hub_and_can_be_started_from(
     assert "3DBall: mean reward" in capsys.readouterr().out
 
 
-def test_a_repository_of_mlagents_push_to_hf_can_be_pulled(server: ModelHub, tmp_path: Path) -> None:
+def test_a_repository_of_mlagents_push_to_hf_can_be_pulled(
+    server: ModelHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = {path.relative_to(MLAGENTS / "3DBall").as_posix(): path for path in (MLAGENTS / "3DBall").rglob("*.*")}
     repository = {name: path.read_bytes() for name, path in files.items() if path.is_file()}
     repository |= {"config.json": b"{}", "README.md": b"---\nlibrary_name: ml-agents\n---\n"}
     repository |= {"run.sh": b"rm", "a.exe": b""}
     server.repositories["unity/ball"] = repository
-    folder = pull("unity/ball", local_dir=str(tmp_path / "downloads"))
+    assert main(["pull", "unity/ball", "--local-dir", str(tmp_path / "downloads")]) == 0
+    folder = tmp_path / "downloads" / "ball"
+    assert f"--initialize-from ball --results-dir {tmp_path / 'downloads'}\n" in capsys.readouterr().out
     assert (folder / "3DBall" / "checkpoint.pt").read_bytes() == repository["3DBall/checkpoint.pt"]
     assert not [*folder.glob("run.sh"), *folder.glob("a.exe")]  # no executables
 

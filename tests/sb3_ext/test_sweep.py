@@ -6,7 +6,6 @@ import csv
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 import sb3_ext.sweep
+from sb3_ext.files import locked
 from sb3_ext.learn import main
 from sb3_ext.plugins import StatsWriter
 from sb3_ext.settings import RunSettings, SettingsError, load, loads
@@ -137,18 +137,54 @@ def test_ctrl_c_leaves_a_study_that_can_be_resumed(tmp_path: Path, trained: list
 
 def test_a_trial_whose_process_was_killed_is_repeated(tmp_path: Path, trained: list[RunSettings]) -> None:
     path = sweep_file(tmp_path, trials=3)
-    first = Sweep(path, {"checkpoint_settings.results_dir": str(tmp_path)})
-    lost = first._study.ask()
-    rate = first.settings.varied[RATE].suggest(lost, RATE)
-    first.settings.varied[EPOCHS].suggest(lost, EPOCHS)
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    lost.set_user_attr("process", [socket.gethostname(), ended.pid])
-    elsewhere = first._study.ask()  # it counts, as its process may be running
-    elsewhere.set_user_attr("process", ["another machine", ended.pid])
-    assert main(["sweep", str(path), "--results-dir", str(tmp_path), "--resume"]) == 0
-    assert len(trained) == 2
+    place = {"checkpoint_settings.results_dir": str(tmp_path)}
+    killed = Sweep(path, place)
+    lost = killed._study.ask()
+    rate = killed.settings.varied[RATE].suggest(lost, RATE)
+    killed.settings.varied[EPOCHS].suggest(lost, EPOCHS)
+    lost.set_user_attr("process", killed._lock.name)
+    killed._lock.parent.mkdir()
+    killed._lock.touch()  # the system has released its lock
+    other = Sweep(path, place | {"checkpoint_settings.resume": True})
+    with locked(other._lock):  # on any machine, and with any process id
+        other._study.ask().set_user_attr("process", other._lock.name)
+        assert main(["sweep", str(path), "--results-dir", str(tmp_path), "--resume"]) == 0
+        assert list(other._lock.parent.iterdir()) == [other._lock]
+    assert len(trained) == 2  # the trial of the other process counts
     assert trained[0].behavior("Basic").hyperparameters.learning_rate == rate
+
+
+def test_a_killed_sweep_repeats_its_trial(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sb3_ext.learn", "sweep", str(sweep_file(tmp_path, trials=1, steps=3000))]
+    process = subprocess.Popen(
+        [*command, "--results-dir", str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "Basic. Step: " in line:
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert len(list((tmp_path / "basic" / "processes").iterdir())) == 1
+    assert subprocess.run([*command, "--results-dir", str(tmp_path), "--resume"], check=False).returncode == 0
+    assert [trial["trial"] for trial in lines(tmp_path / "basic")] == ["1"]
+    assert list((tmp_path / "basic" / "processes").iterdir()) == []
+
+
+def test_each_trial_has_its_own_timesteps_and_summaries(tmp_path: Path, trained: list[RunSettings]) -> None:
+    parameters = {
+        "behaviors.Basic.max_steps": {"choice": [300, 100]},
+        "behaviors.Basic.summary_freq": {"choice": [100, 50]},
+    }
+    path = sweep_file(tmp_path, trials=8, steps=None, seeds=[0, 1], parameters=parameters, prune=False)
+    sweep = Sweep(path, {"checkpoint_settings.results_dir": str(tmp_path), "env_settings.seed": 0})
+    assert sweep.run() == 0
+    assert len(trained) == 16
+    assert {trial.params["behaviors.Basic.max_steps"] for trial in sweep._study.trials} == {100, 300}
+    for trial in sweep._study.trials:
+        last, each = trial.params["behaviors.Basic.max_steps"], trial.params["behaviors.Basic.summary_freq"]
+        own = list(range(each, last + 1, each))
+        assert sorted(trial.intermediate_values) == own + [301 + step for step in own]
 
 
 def test_processes_share_the_trials_of_a_study(tmp_path: Path, trained: list[RunSettings]) -> None:
