@@ -136,7 +136,7 @@ class UnityAlgorithm(BaseAlgorithm):
     policy: AgentPolicy
     reward_signals: list[RewardSignal]
     signals: nn.ModuleDict
-    cloning: BehavioralCloning | None
+    cloning: BehavioralCloning | None = None
     learning_rate_schedule: str = "constant"
     """Schedule of a learning rate that is a number: "linear" or "constant"."""
     adapter: SpaceAdapter | None
@@ -293,6 +293,28 @@ class UnityAlgorithm(BaseAlgorithm):
         """Build the schedule of the learning rate; replace SB3's method, in which numbers are constant."""
         self.lr_schedule = schedule(self.learning_rate, self.learning_rate_schedule, 1e-10)
 
+    def warn_of_schedule(self, total_timesteps: int, continues: bool) -> None:
+        """Warn if a learning that starts now has hardly any effect, as its learning rate ends at 0.
+
+        :param total_timesteps: Timesteps of this learning.
+        :param continues: Whether it continues counting the timesteps of previous ones.
+        """
+        if not isinstance(self.lr_schedule, Linear):
+            return
+        remedy = "For a constant one, pass learning_rate_schedule='constant' to the model, or to load"
+        if total_timesteps <= self.decisions_at_once:
+            warnings.warn(
+                f"the {total_timesteps} timesteps of this learning suffice for one update, at its end, where the "
+                f"learning rate has decreased to 1e-10: nothing is learned. {remedy}",
+                stacklevel=4,
+            )
+        elif continues and self.num_timesteps:
+            warnings.warn(
+                "this learning continues a previous one, and the learning rate has decreased to 1e-10 at the end of "
+                f"each: several short learnings learn less than a long one. {remedy}",
+                stacklevel=4,
+            )
+
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         """Set the progress of schedules; all agents act at once, so the last step may exceed `total_timesteps`."""
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
@@ -342,6 +364,7 @@ class UnityAlgorithm(BaseAlgorithm):
             raise UnityGymError(
                 "this model has no environment to learn on: call set_env(env) first, or load it with load(path, env)"
             )
+        self.warn_of_schedule(total_timesteps, continues=not reset_num_timesteps)
         use_threads([update_size(self.policy, self.batch_size)], reserved=self.reserved_cores)
         if self._agents is not None and not self._agents.are_current:
             self._last_obs = None  # SB3 resets the environment then
@@ -711,14 +734,20 @@ class UnityAlgorithm(BaseAlgorithm):
     ) -> None:
         """Set the parameters, after a running update; see `BaseAlgorithm.set_parameters`.
 
+        A model with behavioral cloning also takes parameters that were saved without it, and the other way round.
+
         :raises UnityGymError: If another class, or a model with other networks or reward signals, has saved them.
         """
         self.finish_update()
         self.stop_replicas()
         if isinstance(load_path_or_dict, dict):
-            parameters = load_path_or_dict
+            parameters: dict[str, Any] = load_path_or_dict
         else:
             parameters = load_from_zip_file(load_path_or_dict, load_data=False, device=device)[1]
+        if self.cloning is None:
+            parameters = {name: saved for name, saved in parameters.items() if name != "cloning"}
+        elif "cloning" not in parameters:
+            parameters = parameters | {"cloning": self.cloning.state_dict()}
         try:
             super().set_parameters(parameters, exact_match, device)
         except (RuntimeError, ValueError, KeyError) as error:

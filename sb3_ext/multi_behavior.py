@@ -88,7 +88,10 @@ class MultiBehaviorTraining:
         for name, model in models.items():
             if reset_num_timesteps:
                 model.num_timesteps = 0
-            limits[name] = 0 if isinstance(model, FixedModel) else model.num_timesteps + total_timesteps
+            limits[name] = 0
+            if not isinstance(model, FixedModel):
+                limits[name] = model.num_timesteps + total_timesteps
+                model.warn_of_schedule(total_timesteps, continues=not reset_num_timesteps)
         is_asynchronous = any(model.threaded for model in models.values())
         if workers is not None:
             copies = PlayerCopies(self._options, self._n_instances)

@@ -659,10 +659,10 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
         """Write the replay buffer as an `.npz` file.
 
-        :param path: Path of the file, or an open file.
+        :param path: Path of the file, to which `.npz` is added if it has no suffix, or an open file.
         """
         if isinstance(path, (str, os.PathLike)):
-            with open(path, "wb") as file:
+            with _with_suffix(path).open("wb") as file:
                 self.replay_buffer.save(file)
         else:
             self.replay_buffer.save(path)  # type: ignore[arg-type]
@@ -674,14 +674,15 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     ) -> None:
         """Load the file of `save_replay_buffer`, or its newest decisions if it exceeds `buffer_size`.
 
-        :param path: Path of the file, or an open file.
+        :param path: Path of the file, which may lack `.npz`, or an open file.
         :param truncate_last_traj: Parameter of SB3's method, without effect.
         :raises UnityGymError: If the file cannot be read, or is incompatible with the behavior spec.
         """
         buffer = ReplayBuffer(self.buffer_size, self.replay_buffer.sequence_length, self.policy.memory_size)
         try:
             if isinstance(path, (str, os.PathLike)):
-                with open(path, "rb") as file:
+                file_path = pathlib.Path(path)
+                with (file_path if file_path.is_file() else _with_suffix(path)).open("rb") as file:
                     shapes = buffer.load(file)
             else:
                 shapes = buffer.load(path)  # type: ignore[arg-type]
@@ -701,6 +702,12 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         built = ["_unseen", "_unsent", "_means", "_gamma", "_strength", "_ends", "_branch_offsets", "_branch"]
         return [*super()._excluded_save_params(), *built, "_repeated"]
+
+
+def _with_suffix(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Return the path of a replay buffer, with `.npz` if it has no suffix, as a model of the same name has `.zip`."""
+    given = pathlib.Path(path)
+    return given if given.suffix else given.with_suffix(".npz")
 
 
 def _numbers(tensors: list[torch.Tensor]) -> list[Any]:

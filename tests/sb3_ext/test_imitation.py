@@ -226,6 +226,22 @@ def test_ppo_imitates_while_it_learns_and_its_saved_model_continues(tmp_path: Pa
     assert loaded.cloning.update(0)["loss"] < 0.5 * first
 
 
+def test_a_loaded_model_starts_or_stops_imitating(tmp_path: Path) -> None:
+    path = recorded_basic(tmp_path / "basic.demo")
+    env = UnityVecEnv("Unity-Basic-v0", seed=0)
+    options: dict[str, Any] = {"buffer_size": 60, "batch_size": 20, "time_horizon": 8, "device": "cpu"}
+    PPO("UnityPolicy", env, demonstrations=path, **options).save(tmp_path / "imitates")
+    PPO("UnityPolicy", env, **options).save(tmp_path / "plain")
+    stopped = PPO.load(tmp_path / "imitates", env=env, demonstrations=None)
+    assert stopped.cloning is None
+    stopped.learn(130)
+    started = PPO.load(tmp_path / "plain", env=env, demonstrations=path)
+    started.set_logger(configure(None, []))
+    started.learn(130)
+    assert started.logger.name_to_value["train/cloning_loss"] > 0
+    env.close()
+
+
 def test_a_demonstration_of_another_behavior_raises_with_each_differing_sensor(tmp_path: Path) -> None:
     path = write(tmp_path / "toy.demo", ACTIONS["branches"])
     env = UnityVecEnv("Unity-Basic-v0", seed=0)

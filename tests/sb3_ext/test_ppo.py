@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -798,6 +799,25 @@ def test_schedules_decrease_to_unitys_minimum_and_functions_are_kept() -> None:
     assert model._limits(0.25)[1:] == (0.25, None)
     small = PPO("UnityPolicy", env, clip_range=0.05, ent_coef_schedule="constant", device="cpu")
     assert small._limits(0) == (0.05, 5e-3, None)  # ε does not grow
+    env.close()
+
+
+def test_learning_that_a_linear_learning_rate_prevents_is_reported() -> None:
+    env = make_toys(spaces.Discrete(2))
+    options: dict[str, Any] = {"buffer_size": 64, "batch_size": 32, "device": "cpu"}
+    model = PPO("UnityPolicy", env, **options)
+    with pytest.warns(UserWarning, match="64 timesteps of this learning suffice for one update.*nothing is learned"):
+        model.learn(64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.learn(128)  # from the start, as in Stable-Baselines3
+    with pytest.warns(UserWarning, match=r"several short learnings.*pass learning_rate_schedule='constant'"):
+        model.learn(128, reset_num_timesteps=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for other in (PPO("UnityPolicy", env, learning_rate_schedule="constant", **options), SAC("UnityPolicy", env)):
+            other.learn(64)
+            other.learn(64, reset_num_timesteps=False)
     env.close()
 
 

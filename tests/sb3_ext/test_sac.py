@@ -453,9 +453,10 @@ def test_learning_continues_from_model_and_replay_buffer_as_if_never_interrupted
     )
     model.learn(150)
     model.save(tmp_path / "model")
-    model.save_replay_buffer(tmp_path / "buffer.npz")
+    model.save_replay_buffer(tmp_path / "model")
+    assert {path.name for path in tmp_path.iterdir()} == {"model.zip", "model.npz"}
     loaded = SAC.load(tmp_path / "model", make_toys(HYBRID), device="cpu")
-    loaded.load_replay_buffer(tmp_path / "buffer.npz")
+    loaded.load_replay_buffer(tmp_path / "model")
     assert len(loaded.replay_buffer) == len(model.replay_buffer) > 100
     for each in (model, loaded):
         each.set_env(make_toys(HYBRID))
