@@ -9,10 +9,14 @@ import pytest
 
 from stand_ins.in_process_scene import held_scene
 from stand_ins.raw_client import continuous, parameter
+from unity_gym.demonstrations import load
 from unity_gym.scenes.three_d_ball import ThreeDBall
+from unity_gym.specs import ActionTuple
 
 BALL = "3DBall?team=0"
-POLICY = Path(__file__).resolve().parents[2] / "../shared/unity/models/3DBall.onnx"
+UNITY = Path(__file__).resolve().parents[2] / "../shared/unity"
+POLICY = UNITY / "models/3DBall.onnx"
+DEMONSTRATION = UNITY / "demonstrations/Expert3DBall.demo"
 
 
 def still(message):
@@ -180,3 +184,24 @@ def test_the_image_is_in_perspective_and_a_nearer_ball_looks_larger() -> None:
         platform = np.count_nonzero(blue > red + 60)
         assert sizes[1] > 1.4 * sizes[0] > 0
         assert 0.1 < platform / image[..., 0].size < 0.4
+
+
+@pytest.mark.skipif(not DEMONSTRATION.exists(), reason="the demonstration is not there")
+def test_each_recorded_decision_moves_the_ball_as_in_unity() -> None:
+    demonstration = load(DEMONSTRATION)
+    (recorded,) = (array.astype(float) for array in demonstration.record_observations)
+    actions = demonstration.actions.continuous.astype(np.float32)
+    errors = []
+    with held_scene(ThreeDBall) as (env, scene):
+        for now, action, following in zip(recorded, actions, recorded[1:], strict=False):
+            about_y = scene.rotation[2, 0] if errors else 0.0
+            about_z, about_x = now[:2]
+            w = np.sqrt(1 - about_x**2 - about_y**2 - about_z**2)
+            scene.rotation[:, 0] = w, about_x, about_y, about_z
+            scene.offset[:, 0], scene.velocity[:, 0] = now[2:5], now[5:8]
+            env.set_actions(BALL, ActionTuple(action[np.newaxis]))
+            env.step()
+            errors.append(np.r_[scene.offset[:, 0] - following[2:5], scene.velocity[:, 0] - following[5:8]])
+    _, height, _, _, vertical, _ = np.sqrt(np.square(errors[10:]).mean(0))  # the spin is not recorded: it starts at 0
+    assert height < 0.0018  # m
+    assert vertical < 0.03  # m/s

@@ -91,12 +91,12 @@ def test_food_is_seen_where_it_lies_at_its_size(held) -> None:
     put_food(scene, GOOD, 1.5, 8.15)
     put_food(scene, BAD, -1.5, 8.15)
     image = look(scene)
-    for color, sign in ((drawing.GREEN, 1), (drawing.RED, -1)):
+    for color, sign in ((drawing.LIT_PLUS, 1), (drawing.LIT_EX, -1)):
         rows, columns = np.nonzero(share(image, color))
         focal = 42 / np.tan(np.radians(30))  # pixels; the camera is 0.15 m ahead of the center
         assert columns.mean() + 0.5 - 42 == pytest.approx(sign * focal * 1.5 / 8, abs=1)
         assert 42 - rows.mean() - 0.5 == pytest.approx(focal * 0.25 / 8, abs=1)
-        assert len(rows) == pytest.approx(np.pi * (focal * 0.75 / 8) ** 2, rel=0.15)
+        assert len(rows) == pytest.approx(np.pi * (focal * 0.5 / 8) ** 2, rel=0.15)
 
 
 def test_objects_outside_the_view_or_covered_are_not_seen(held) -> None:
@@ -106,21 +106,21 @@ def test_objects_outside_the_view_or_covered_are_not_seen(held) -> None:
     put_food(scene, GOOD + 2, 0, 20)
     put_food(scene, BAD, 0, 4)
     image = look(scene)
-    assert share(image, drawing.RED).any()
-    assert not share(image, drawing.GREEN).any()
+    assert share(image, drawing.LIT_EX).any()
+    assert not share(image, drawing.LIT_PLUS).any()
     scene.shapes.yaw[0, 0] = np.radians(45)
-    assert share(look(scene), drawing.GREEN).any()
+    assert share(look(scene), drawing.LIT_PLUS).any()
 
 
 def test_agents_see_each_other_but_not_themselves(held) -> None:
     _, scene = held
-    assert not share(look(scene), drawing.BLUE).any()
+    assert not share(look(scene), drawing.LIT_AGENT).any()
     put(scene, 1, 0, 5, degrees=180)
     image = look(scene)
-    assert share(image, drawing.BLUE).sum() > 50
+    assert share(image, drawing.LIT_AGENT).sum() > 50
     assert (image < 50).all(axis=2).sum() > 5  # eyes and mouth face the camera
     scene.shapes.tag[0, 1] = scene._tag_of_frozen
-    assert not share(look(scene), drawing.BLUE).any()
+    assert not share(look(scene), drawing.LIT_AGENT).any()
 
 
 def test_a_frozen_agent_has_the_flag(held) -> None:
@@ -145,7 +145,7 @@ def test_laser_beams_are_seen_from_outside_with_the_length_of_the_parameter(held
 def test_eating_colors_an_agent_for_half_a_second(held) -> None:
     _, scene = held
     put(scene, 1, 0, 5, degrees=180)
-    for piece, color in ((GOOD, drawing.GREEN), (BAD, drawing.RED)):
+    for piece, color in ((GOOD, drawing.LIT_PLUS), (BAD, drawing.LIT_EX)):
         put_food(scene, piece, 0.9, 5)
         scene.simulate()
         scene.food[1] = 1e6

@@ -32,6 +32,15 @@ ORANGE: Color = (240, 140, 30)
 YELLOW: Color = (245, 200, 50)
 PURPLE: Color = (136, 73, 190)
 
+# Level faces of Unity's materials in the light of its scenes: medians of the images in GridWorld's demonstration, and
+# for the headband, computed from the color of its material in the same light.
+LIT_WALL: Color = (137, 139, 143)
+LIT_FLOOR: Color = (70, 73, 78)
+LIT_AGENT: Color = (62, 195, 255)
+LIT_PLUS: Color = (140, 238, 151)
+LIT_EX: Color = (238, 92, 75)
+LIT_HEADBAND: Color = (255, 213, 71)
+
 
 class Canvas:
     """An image of a part of a plane: the plane's first axis points right in the image, its second one up.

@@ -11,6 +11,7 @@ from unity_gym.errors import PlayerError
 from unity_gym.scenes import drawing
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
+from unity_gym.scenes.drawing import LIT_AGENT, LIT_EX, LIT_FLOOR, LIT_PLUS, LIT_WALL
 from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.scene import Scene
 from unity_gym.scenes.sensors import ImageSensor, VectorSensor
@@ -26,12 +27,6 @@ _LARGEST_GRID = 64  # cells; cells of larger grids are smaller than a pixel of t
 _HALF_BAR = 0.1  # cells; goals and agent consist of bars that are one cell long
 
 _HEIGHT, _WIDTH = 64, 84  # pixels of the camera
-# Colors of things in Unity's camera, except for shadows: the medians of images from Unity.
-_WALL_COLOR = (137, 139, 143)
-_FLOOR_COLOR = (70, 73, 78)
-_AGENT_COLOR = (62, 195, 255)
-_PLUS_COLOR = (140, 238, 151)
-_EX_COLOR = (238, 92, 75)
 
 
 class Camera:
@@ -48,7 +43,7 @@ class Camera:
         column, row = np.floor(x).astype(int), np.floor(z).astype(int)
         inside = (column >= 0) & (column < size)
         cell = np.where(inside, column * size + row[:, np.newaxis], -1)
-        self._empty = np.where(cell.reshape(-1, 1) < 0, _WALL_COLOR, _FLOOR_COLOR).astype(np.uint8)
+        self._empty = np.where(cell.reshape(-1, 1) < 0, LIT_WALL, LIT_FLOOR).astype(np.uint8)
 
         u, v = np.meshgrid(x - column - 0.5, z - row - 0.5)  # from the middle of the cell
         p, q = np.abs(u + v) / np.sqrt(2), np.abs(u - v) / np.sqrt(2)
@@ -85,10 +80,10 @@ def _paint(images: Array, plus: Array, ex: Array, agent: Array, goals: Array, ag
     for k in range(len(images)):
         for cell in range(len(plus)):
             if goals[k, cell] == _PLUS:
-                _color(images[k], plus[cell], _PLUS_COLOR)
+                _color(images[k], plus[cell], LIT_PLUS)
             elif goals[k, cell] == _EX:
-                _color(images[k], ex[cell], _EX_COLOR)
-        _color(images[k], agent[agents[k]], _AGENT_COLOR)
+                _color(images[k], ex[cell], LIT_EX)
+        _color(images[k], agent[agents[k]], LIT_AGENT)
 
 
 @inner_kernel

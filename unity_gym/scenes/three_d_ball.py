@@ -12,7 +12,7 @@ import numpy as np
 
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
-from unity_gym.scenes.bodies import MAX_SPIN
+from unity_gym.scenes.bodies import DEPENETRATION, DEPENETRATION_SPEED, MAX_SPIN
 from unity_gym.scenes.drawing import BLUE, ORANGE
 from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.perspective import Solids, follow, photograph
@@ -30,7 +30,7 @@ _SPHERE_INERTIA = 0.4  # of m r²
 _ROLLING = 1 / (1 + 1 / _SPHERE_INERTIA)  # the share of the slip whose removal makes the ball roll
 _ANGULAR_DRAG = 0.01  # 1/s
 _CONTACT_OFFSET = 0.02  # m; surfaces that are nearer get a contact (0.01 m for each)
-_DEPENETRATION = 10 * _TICK  # m per tick
+_LANDING = 0.8  # share of the gap to the platform by which a landing ball moves in a tick
 _CAMERA = follow(np.array([0, 0.8, 0]), np.array([0.35, 0, 1]), distance=9.5, height=5)
 
 
@@ -114,8 +114,8 @@ def _act(rotation: Array, offset: Array, actions: Array, reward: Array) -> Array
 def _roll(rotation: Array, offset: Array, velocity: Array, spin: Array, radius: Array, gravity: float) -> None:
     """Move the balls by one tick: gravity, then one contact with friction at the platform's current tilt.
 
-    The contact is inelastic, stops the approach before the surfaces meet, and corrects overlaps. Its friction acts
-    against the slip of the ball's surface and turns the ball (Coulomb's law), up to rolling.
+    The contact is inelastic, stops the approach before the surfaces meet, and corrects most of an overlap. Its friction
+    acts against the slip of the ball's surface and turns the ball (Coulomb's law), up to rolling.
     """
     for area in range(len(radius)):
         r = radius[area]
@@ -137,7 +137,7 @@ def _roll(rotation: Array, offset: Array, velocity: Array, spin: Array, radius: 
         gap = distance - r
 
         approach = -_dot(v, normal)
-        push = max(approach - max(gap, 0.0) / _TICK, 0.0) if gap < _CONTACT_OFFSET else 0.0
+        push = max(approach - _LANDING * max(gap, 0.0) / _TICK, 0.0) if gap < _CONTACT_OFFSET else 0.0
         surface = _cross(normal, turning)
         slip = (
             v[0] + approach * normal[0] + r * surface[0],
@@ -147,7 +147,7 @@ def _roll(rotation: Array, offset: Array, velocity: Array, spin: Array, radius: 
         share = min(_ROLLING, _FRICTION * push / (sqrt(_dot(slip, slip)) + 1e-9))
         drag = -share * slip[0], -share * slip[1], -share * slip[2]
         torque = _cross(normal, drag)
-        out = min(max(-gap, 0.0), _DEPENETRATION)
+        out = min(DEPENETRATION * max(-gap, 0.0), DEPENETRATION_SPEED * _TICK)
         for i in range(3):
             velocity[i, area] = v[i] + push * normal[i] + drag[i]
             spin[i, area] = turning[i] - torque[i] / (_SPHERE_INERTIA * r)

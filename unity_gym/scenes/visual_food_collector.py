@@ -1,8 +1,9 @@
 """VisualFoodCollector: FoodCollector with camera observations.
 
 From Unity's scene: the behavior, four agents per area, 84 × 84 pixels, the camera's position, angle and background, and
-the direction of the light. Also from it are the sizes of eyes, mouths, headbands and laser beams, and the change of
-colors for half a second after a meal. Estimated: the colors of all things, the brightness of the light, the height
+the direction of the light. Also from it are the sizes of food, eyes, mouths, headbands and laser beams, and the change
+of colors for half a second after a meal. Agents, headbands, food and frozen agents have materials of known colors, most
+of which GridWorld's objects have, too. Estimated: the colors of eyes, mouths, laser beams, floor and walls, the height
 of the walls, and that there are no shadows.
 """
 
@@ -11,7 +12,16 @@ from __future__ import annotations
 import numpy as np
 
 from unity_gym.scenes.academy import Academy
-from unity_gym.scenes.drawing import BLACK, BLUE, GREEN, RED, WHITE, YELLOW, Color
+from unity_gym.scenes.drawing import (
+    BLACK,
+    LIT_AGENT,
+    LIT_EX,
+    LIT_FLOOR,
+    LIT_HEADBAND,
+    LIT_PLUS,
+    LIT_WALL,
+    YELLOW,
+)
 from unity_gym.scenes.food_collector import FoodCollector
 from unity_gym.scenes.perspective import Solids, draw
 from unity_gym.scenes.rotations import about_y
@@ -23,8 +33,7 @@ _ANGLE = 60.0  # degrees
 _NEAR = 0.3  # m
 _AHEAD = 0.15  # m, from an agent's center to its camera
 _SKY = np.array([119, 144, 155])
-_FLOOR: Color = (70, 73, 78)
-_WALL: Color = (137, 139, 143)
+_FOOD_RADIUS = 0.5  # m; food collides at 0.75 m, so that it floats
 _EFFECT_TICKS = 25  # duration of the color change after a meal
 _LASER_LENGTH = 20.0  # m
 # The parts of an agent: center and half of its extents in m, relative to its own center.
@@ -34,7 +43,7 @@ _MOUTH = ((0.0, -0.183, 0.5), (0.138, 0.021, 0.001))
 _HEADBAND = ((0.0, 0.341, 0.0), (0.522, 0.096, 0.522))
 _LASER = ((0.0, -0.06, _LASER_LENGTH / 2), (0.385, 0.13, _LASER_LENGTH / 2))
 _PARTS = (_BODY, *_EYES, _MOUTH, _HEADBAND, _LASER)
-_COLORS = (BLUE, BLACK, BLACK, BLACK, WHITE, YELLOW)
+_COLORS = (LIT_AGENT, BLACK, BLACK, BLACK, LIT_HEADBAND, YELLOW)
 _BODY_PART, _LASER_PART = 0, len(_PARTS) - 1
 _OFFSETS, _HALVES = np.array(_PARTS).transpose(1, 0, 2)  # (parts, 3)
 
@@ -62,11 +71,12 @@ class VisualFoodCollector(FoodCollector):
         self._things = slice(self.agents_per_area * len(_PARTS), -1)
         for thing in range(self.agents_per_area, len(self.shapes.names)):
             tag = self.shapes.tags[self.shapes.tag[0, thing]]
-            color = {"food": GREEN, "badFood": RED, "wall": _WALL}[tag]
+            color = {"food": LIT_PLUS, "badFood": LIT_EX, "wall": LIT_WALL}[tag]
+            radius = 0.0 if tag == "wall" else _FOOD_RADIUS
             half, center = self.shapes.half[:, 0, thing], self.shapes.center[:, 0, thing]
             place = everywhere, self._things.start + thing - self.agents_per_area
-            solids.put(place, center, color, half=half, radius=self.shapes.rounding[0, thing])
-        solids.put((everywhere, -1), (0, -1, 0), _FLOOR, half=(50, 1, 50))
+            solids.put(place, center, color, half=half, radius=radius)
+        solids.put((everywhere, -1), (0, -1, 0), LIT_FLOOR, half=(50, 1, 50))
 
     def sensors(self) -> list[Sensor]:
         """Return the sensors: a camera, and whether the agent is frozen."""
@@ -124,9 +134,9 @@ class VisualFoodCollector(FoodCollector):
         solids.half[:, moving] = half.reshape(self.areas, -1, 3)
         solids.rotation[:, moving] = about_y(np.repeat(yaw, parts, axis=2)).reshape(self.areas, -1, 4)
         color = solids.color[:, moving].reshape(*shape, 3)[:, :, _BODY_PART]
-        color[:] = BLUE
-        color[self.good_until > self._tick] = GREEN
-        color[self.bad_until > self._tick] = RED
-        color[shapes.tag[:, :agents] == self._tag_of_frozen] = BLACK
+        color[:] = LIT_AGENT
+        color[self.good_until > self._tick] = LIT_PLUS
+        color[self.bad_until > self._tick] = LIT_EX
+        color[shapes.tag[:, :agents] == self._tag_of_frozen] = LIT_WALL
         solids.color[:, np.arange(agents) * parts + _BODY_PART] = color
         solids.center[:, self._things] = shapes.center[:, :, agents:].transpose(1, 2, 0)

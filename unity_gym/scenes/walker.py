@@ -178,10 +178,7 @@ _FIRST_HINGE = np.array(
 
 
 class Walker(ArticulatedScene):
-    """The reward of a tick is 1 if the mean velocity of the parts is the target velocity and the head looks ahead.
-
-    The swings of the spine, the chest and the feet are limited one by one; in Unity, a cone limits both together.
-    """
+    """The reward of a tick is 1 if the mean velocity of the parts is the target velocity and the head looks ahead."""
 
     skeleton = SKELETON
     behavior = "Walker"
