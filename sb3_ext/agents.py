@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -57,6 +58,11 @@ class SpaceAdapter:
         self.low = box.low.reshape(shape) if isinstance(box, spaces.Box) else np.zeros(shape, np.float32)
         self.high = box.high.reshape(shape) if isinstance(box, spaces.Box) else np.zeros(shape, np.float32)
 
+    @property
+    def has_unity_sensors(self) -> bool:
+        """Whether the arrays are the sensors of a Unity behavior."""
+        return self._unity is not None
+
     def sensor_arrays(self, observations: Any) -> list[Array]:
         """Return one array (n, *shape) per sensor, from a batch of n observations."""
         if self._unity is not None:
@@ -93,6 +99,26 @@ class SpaceAdapter:
         if isinstance(space, spaces.Box):
             return actions.continuous.reshape(-1, *space.shape).astype(space.dtype)
         return _choices(space, actions.discrete)
+
+
+def unity_behavior(env: VecEnv | gym.Env[Any, Any]) -> tuple[BehaviorSpec, ObservationLayout] | None:
+    """Return the specification and layout of the Unity behavior of an environment, also behind wrappers.
+
+    The sensors are those of the behavior, the actions those of the action space, which a wrapper may change.
+
+    :return: None for other environments, and if a wrapper changes the observation space.
+    """
+    base: Any = env.unwrapped
+    if isinstance(base, SubprocVecEnv):
+        is_unity = base.has_attr("behavior_name") and base.has_attr("layout")
+        layout = base.get_attr("layout", 0)[0] if is_unity else None
+    else:
+        if envs := getattr(base, "envs", None):  # of SB3's DummyVecEnv
+            base = envs[0].unwrapped
+        layout = getattr(base, "layout", None)
+    if not isinstance(layout, ObservationLayout) or layout.space != env.observation_space:
+        return None
+    return BehaviorSpec(layout.spec.observation_specs, _action_spec(env.action_space)), layout
 
 
 class HybridActions(dict[Any, Any]):

@@ -27,7 +27,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
-from sb3_ext.agents import Agents, AgentTableLike, SpaceAdapter, UnityAgents, VecEnvAgents
+from sb3_ext.agents import Agents, AgentTableLike, SpaceAdapter, UnityAgents, VecEnvAgents, unity_behavior
 from sb3_ext.collector import Collection, Collector
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
@@ -282,9 +282,8 @@ class UnityAlgorithm(BaseAlgorithm):
         return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     def _adapter_of(self, env: VecEnv) -> SpaceAdapter:
-        unity = (env.table.spec, env.layout) if isinstance(env, UnityVecEnv) else None
         # The model's spaces equal those of the environment, but may list their keys in another order.
-        return SpaceAdapter(self.observation_space, self.action_space, unity)
+        return SpaceAdapter(self.observation_space, self.action_space, unity_behavior(env))
 
     def _check_options(self) -> None:
         """Check the values of parameters, those of the constructor or of `load`."""
@@ -399,11 +398,14 @@ class UnityAlgorithm(BaseAlgorithm):
         """Start with the agents of an environment that was reset, and discard their previous experience."""
         assert self.env is not None
         assert self.adapter is not None
-        self.start(self._adapter_of(self.env).spec)
         if isinstance(self.env, UnityVecEnv):
+            self.start(self.env.table.spec)
             self._agents = UnityAgents(self.env)
-        else:
-            self._agents = VecEnvAgents(self.env, self.adapter, self._last_obs)
+            return
+        # A model saved by an earlier version may have one flat sensor per key of the space instead of Unity's sensors.
+        expected = self._adapter_of(self.env).spec if self.adapter.has_unity_sensors else self.adapter.spec
+        self.start(expected)
+        self._agents = VecEnvAgents(self.env, self.adapter, self._last_obs)
 
     def start(self, spec: BehaviorSpec) -> None:
         """Start collecting from agents of this behavior, at the start of their episodes.

@@ -34,8 +34,9 @@ def export_onnx(policy: AgentPolicy, path: str | os.PathLike[str], deterministic
     branches) sampled indices, int64, with `deterministic_discrete_actions` and `discrete_action_output_shape` (1,
     branches); `recurrent_out` as `recurrent_in`.
 
-    The sensors are those of `policy.adapter`: with a `UnityVecEnv` without wrappers, those of the behavior; otherwise
-    one per key of the observation space. The file replaces an existing one only once it is complete.
+    The sensors are those of `policy.adapter`: those of the behavior of a Unity environment, unless a wrapper changes
+    the observation space; otherwise one per key of the observation space. The file replaces an existing one only once
+    it is complete.
 
     A policy that reads its previous action stores it in `recurrent_out`, and Unity does not report whether it executed
     the sampled or the deterministic one. So both outputs of such a file have the same actions.

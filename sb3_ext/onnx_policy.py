@@ -16,9 +16,7 @@ from onnx import numpy_helper
 from stable_baselines3.common.utils import is_vectorized_observation
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ext.agents import SpaceAdapter, memory_before
-from sb3_ext.vec_env import UnityVecEnv
-from unity_gym.envs.single_agent import UnitySingleAgentEnv
+from sb3_ext.agents import SpaceAdapter, memory_before, unity_behavior
 from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
 from unity_gym.specs import (
@@ -175,10 +173,7 @@ class OnnxPolicy:
     ) -> tuple[spaces.Space[Any], spaces.Space[Any], tuple[BehaviorSpec, ObservationLayout] | None]:
         """Return the spaces, and the layout of the sensors if it is known."""
         if env is not None:
-            base: Any = env.unwrapped
-            if isinstance(base, UnityVecEnv | UnitySingleAgentEnv) and env.observation_space == base.observation_space:
-                return base.observation_space, base.action_space, (base.table.spec, base.layout)
-            return env.observation_space, env.action_space, None
+            return env.observation_space, env.action_space, unity_behavior(env)
         if spec is None:
             spec, observations = self._declared_spec(), "sensors"
         layout = ObservationLayout(spec, observations)

@@ -34,6 +34,7 @@ class ObservationLayout:
 
     def __init__(self, spec: BehaviorSpec, observations: str = "split", visual_dtype: str = "uint8") -> None:
         require_form(observations)
+        self.spec = spec
         sensors = spec.observation_specs
         self._shapes = [sensor.shape for sensor in sensors]
         self._parts: dict[str, list[int]] = {}

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -12,15 +13,17 @@ import torch
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 import unity_gym
-from sb3_ext import BC, POCA, UnityVecEnv
+from sb3_ext import BC, POCA, OnnxPolicy, UnityVecEnv, algorithm
 from sb3_ext import PPO as UnityPPO  # noqa: N811
 from sb3_ext import SAC as UnitySAC  # noqa: N811
-from stand_ins import changing_agents_player, stress_player
+from sb3_ext.networks.entities import EntityAttention
+from stand_ins import all_sensors_player, changing_agents_player, scripted_player, stress_player
 from stand_ins.changing_agents_player import COMES, ENDS
 from unity_gym.errors import InvalidValueError, UnityGymError
+from unity_gym.specs import ObservationSpec
 
 GRAVITY_OFF = {"environment_parameters": {"gravity": 0.0}}
 
@@ -315,4 +318,76 @@ def test_more_agents_than_rows_raise_with_the_number(tmp_path: Path) -> None:
         env.step(actions)
     with pytest.raises(UnityGymError, match="pass num_envs=2"):
         env.step(actions)
+    env.close()
+
+
+def sensors_of(model: UnityPPO) -> list[ObservationSpec]:
+    return list(model.policy.adapter.spec.observation_specs)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_wrappers_that_keep_the_space_keep_unitys_sensors(dtype: str, tmp_path: Path) -> None:
+    build = all_sensors_player.launcher(tmp_path)
+    env = UnityVecEnv("Unity-v0", file_name=build, num_envs=4, no_graphics=False, visual_dtype=dtype)
+    expected = list(env.table.spec.observation_specs)
+    assert [sensor.shape for sensor in expected] == [(3, 20, 20), (4, 2), (2,), (3,)]
+    model = UnityPPO("UnityPolicy", VecMonitor(env), buffer_size=40, batch_size=20, device="cpu")
+    assert sensors_of(model) == expected
+    assert any(isinstance(part, EntityAttention) for part in model.policy.body.modules())
+    model.learn(60)
+    model.export_onnx(tmp_path / "model.onnx")
+    for form in (env, VecMonitor(env), VecMonitor(VecMonitor(env))):
+        assert list(OnnxPolicy(tmp_path / "model.onnx", form).spec.observation_specs) == expected
+    model.set_env(env)  # whose agents act one by one
+    model.learn(60)
+    stacked = UnityPPO("UnityPolicy", VecFrameStack(env, 2), device="cpu")  # one array per key of another space
+    assert {sensor.shape for sensor in sensors_of(stacked)} >= {(16,), (10,)}
+    env.close()
+
+
+@pytest.mark.parametrize("door", ["make", "dummy", "subprocess", "rescaled"])
+def test_a_single_agent_is_seen_with_unitys_sensors(door: str, tmp_path: Path) -> None:
+    def make() -> gym.Env[Any, Any]:
+        return gym.make("Unity-v0", file_name=scripted_player.launcher(tmp_path, "entities"), no_graphics=False)
+
+    unity_env = UnityVecEnv(file_name=scripted_player.launcher(tmp_path, "entities"), no_graphics=False)
+    expected = unity_env.table.spec
+    unity_env.close()
+    assert (4, 5) in [sensor.shape for sensor in expected.observation_specs]
+    env: Any = {
+        "make": make,
+        "dummy": lambda: VecMonitor(DummyVecEnv([make])),
+        "subprocess": lambda: VecMonitor(SubprocVecEnv([make])),
+        "rescaled": lambda: gym.wrappers.RescaleAction(make(), np.float32(0), np.float32(4)),
+    }[door]()
+    model = UnityPPO("UnityPolicy", env, n_steps=8, batch_size=8, device="cpu")
+    assert model.policy.adapter.spec == expected
+    model.learn(8)
+    model.export_onnx(tmp_path / "model.onnx")
+    policy = OnnxPolicy(tmp_path / "model.onnx", env)
+    assert policy.spec == expected
+    assert policy.action_space == env.action_space
+    env.close()
+
+
+def test_a_model_that_was_saved_with_flat_sensors_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: Any = {"file_name": all_sensors_player.launcher(tmp_path), "num_envs": 4, "no_graphics": False}
+    env = VecMonitor(UnityVecEnv("Unity-v0", visual_dtype="float32", **options))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(algorithm, "unity_behavior", lambda _: None)
+        model = UnityPPO("UnityPolicy", env, buffer_size=40, batch_size=20, device="cpu")
+        model.save(tmp_path / "model.zip")
+    assert {sensor.shape for sensor in sensors_of(model)} == {(1200,), (8,), (5,)}
+    observations = env.reset()
+    expected, _ = model.predict(observations, deterministic=True)
+    loaded, other = UnityPPO.load(tmp_path / "model.zip", env), UnityPPO.load(tmp_path / "model.zip")
+    other.set_env(env)
+    for each in (loaded, other):
+        actions, _ = each.predict(observations, deterministic=True)
+        np.testing.assert_array_equal(actions["continuous"], expected["continuous"])
+        each.learn(60)
+        assert each.num_timesteps >= 60
+    other.set_env(env.unwrapped)
+    with pytest.raises(UnityGymError, match="incompatible with the behavior spec"):  # its agents have other arrays
+        other.learn(60)
     env.close()
