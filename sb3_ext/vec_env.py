@@ -187,6 +187,7 @@ class UnityVecEnv(VecEnv):
         :param actions: Actions of all rows of the table; only those of rows that request a decision are sent.
         :return: Rewards (rows,), dones (rows,) and infos, as in `step`.
         """
+        self._actions = actions
         return self._advance(self._pool.step_once, actions)
 
     def copies(self) -> PlayerCopies:
@@ -203,6 +204,11 @@ class UnityVecEnv(VecEnv):
     def table(self) -> AgentTable:
         """Table of the agents, one row per agent."""
         return self._table
+
+    @property
+    def last_actions(self) -> ActionTuple:
+        """Actions of all rows that the last step received, behind all wrappers; zeros before the first step."""
+        return self._actions
 
     @property
     def layout(self) -> ObservationLayout:

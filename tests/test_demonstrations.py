@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import vector as vector_wrappers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -608,11 +609,38 @@ def test_only_environments_that_can_be_recorded_are_wrapped(tmp_path: Path) -> N
     with pytest.raises(DemonstrationError, match="CartPole"):
         RecordDemonstration(gym.make("CartPole-v1"), tmp_path / "pole.demo")
     env = gym.make("Unity-3DBall-v0")
-    with pytest.raises(DemonstrationError, match="changes the actions"):
-        RecordDemonstration(gym.wrappers.RescaleAction(env, -2, 2), tmp_path / "ball.demo")
     unused = RecordDemonstration(env, tmp_path / "ball.demo")
     unused.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def make_balls() -> Any:
+    return gym.make_vec("Unity-3DBall-v0", num_envs=12, autoreset_mode="SameStep")
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "received"),
+    [
+        (lambda: vector_wrappers.RescaleAction(make_balls(), np.float32(0), np.float32(1)), 0.25, -0.5),
+        (lambda: vector_wrappers.TransformAction(make_balls(), np.negative), 0.25, -0.25),
+        (
+            lambda: gym.wrappers.TransformAction(env := gym.make("Unity-3DBall-v0"), np.negative, env.action_space),
+            1,
+            -1,
+        ),
+        (lambda: gym.wrappers.RescaleAction(gym.make("Unity-3DBall-v0"), np.float32(0), np.float32(1)), 0.25, -0.5),
+    ],
+)
+def test_the_actions_that_unity_receives_are_recorded(
+    tmp_path: Path, make: Callable[[], Any], given: float, received: float
+) -> None:
+    env = make()
+    demonstration = record(
+        env, lambda _: np.full(env.action_space.shape, given, np.float32), tmp_path / "balls.demo", 2
+    )
+    env.close()
+    assert len(demonstration) > 5
+    np.testing.assert_allclose(demonstration.actions.continuous, received)
 
 
 # Errors of the writer

@@ -13,7 +13,15 @@ import torch
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecEnv,
+    VecEnvWrapper,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+)
 
 import unity_gym
 from sb3_ext import BC, POCA, OnnxPolicy, UnityVecEnv, algorithm
@@ -22,6 +30,7 @@ from sb3_ext import SAC as UnitySAC  # noqa: N811
 from sb3_ext.networks.entities import EntityAttention
 from stand_ins import all_sensors_player, changing_agents_player, scripted_player, stress_player
 from stand_ins.changing_agents_player import COMES, ENDS
+from unity_gym.demonstrations import record
 from unity_gym.errors import InvalidValueError, UnityGymError
 from unity_gym.specs import ObservationSpec
 
@@ -391,3 +400,27 @@ def test_a_model_that_was_saved_with_flat_sensors_continues(tmp_path: Path, monk
     with pytest.raises(UnityGymError, match="incompatible with the behavior spec"):  # its agents have other arrays
         other.learn(60)
     env.close()
+
+
+class HalvedActions(VecEnvWrapper):
+    """Wrapper of twice the range of actions."""
+
+    def __init__(self, venv: VecEnv) -> None:
+        super().__init__(venv, action_space=gym.spaces.Box(-2, 2, venv.action_space.shape, np.float32))
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self.venv.step_async(actions / 2)
+
+    def step_wait(self) -> Any:
+        return self.venv.step_wait()
+
+
+def test_the_actions_that_unity_receives_behind_a_wrapper_are_recorded(tmp_path: Path) -> None:
+    env = HalvedActions(UnityVecEnv("Unity-3DBall-v0"))
+    demonstration = record(env, lambda _: np.full((12, 2), 0.5, np.float32), tmp_path / "balls.demo", 2)
+    env.close()
+    assert len(demonstration) > 5
+    np.testing.assert_allclose(demonstration.actions.continuous, 0.25)

@@ -17,15 +17,14 @@ from unity_gym.demonstrations.writing import DemonstrationWriter, new_file
 from unity_gym.envs.single_agent import UnitySingleAgentEnv
 from unity_gym.errors import DemonstrationError
 from unity_gym.slots import AgentTable
-from unity_gym.spaces import action_tuple, single_action_tuple
 from unity_gym.specs import ActionTuple, Array
 
 
 class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
     """Wrapper that records the agent until `save` or `close`.
 
-    An episode that a reset, `save` or `close` interrupts is recorded as truncated. Put wrappers that change actions
-    around this one, so that it records the actions that Unity receives.
+    An episode that a reset, `save` or `close` interrupts is recorded as truncated. The recorded actions are those that
+    Unity receives, also if a wrapper changes them.
 
     :param env: Environment of `gymnasium.make("Unity-…-v0")`.
     :param path: Path of the new file, with the suffix `.demo`.
@@ -39,11 +38,6 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
             raise DemonstrationError(
                 f"env must be a Unity environment with one agent, got {type(agent).__name__}: make one with "
                 'gymnasium.make("Unity-…-v0")'
-            )
-        if env.action_space != agent.action_space:
-            raise DemonstrationError(
-                f"a wrapper below changes the actions, from {agent.action_space} to {env.action_space}: put "
-                "RecordDemonstration below it"
             )
         self.path = new_file(path)
         self._agent = agent
@@ -63,7 +57,7 @@ class RecordDemonstration(gym.Wrapper[Any, Any, Any, Any]):
         """Step the environment, and record."""
         result = self.env.step(action)
         if not self._saved and self._seen is not None:
-            self._add(action=single_action_tuple(self._agent.table.spec.action_spec, action), **self._seen)
+            self._add(action=self._agent.last_actions, **self._seen)
             self._acted = True
             self._look_after_step(terminated=result[2], truncated=result[3])
         return result
@@ -120,7 +114,7 @@ def record(env: Any, policy: Any, path: str | Path, n_episodes: int = 10, seed: 
     Of an environment with several agents, the episodes that start first are recorded, one after the other in the file.
 
     :param env: Environment of `gymnasium.make("Unity-…-v0")`, of `gymnasium.make_vec` with `autoreset_mode="SameStep"`,
-        or a `UnityVecEnv`, each also in wrappers; it stays open.
+        or a `UnityVecEnv`, each also in wrappers; it stays open. The recorded actions are those that Unity receives.
     :param policy: Callable from observation to action, or a model with SB3's `predict`, which is called for
         deterministic actions. `predict` gets `action_masks`, `state` and `episode_start` if its signature has them.
         With several agents observations and actions are those of all rows.
@@ -184,8 +178,9 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
         while ended < n_episodes:
             acting = table.alive & table.requests_decision
             masks = table.action_mask.copy() if table.action_mask.shape[1] else None
-            action = choose(observation, masks)
-            taken = action_tuple(spec.action_spec, action, n)
+            seen = [array.copy() for array in table.observations]
+            observation = env.step(choose(observation, masks))[0]
+            taken = agents.last_actions  # wrappers may have changed those of the policy
             for row in np.flatnonzero(acting).tolist():
                 if starts[row]:
                     episodes[row] = [] if started < n_episodes else None
@@ -193,7 +188,7 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
                 if (records := episodes[row]) is not None:
                     records.append(
                         {
-                            "observations": [array[row].copy() for array in table.observations],
+                            "observations": [array[row] for array in seen],
                             "action": ActionTuple(taken.continuous[[row]], taken.discrete[[row]]),
                             "action_mask": None if masks is None else masks[row],
                             "reward": rewards[0, row],
@@ -202,7 +197,6 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
                     )
             rewards[:, acting] = 0
             starts &= ~acting
-            observation = env.step(action)[0]
             rewards += table.reward, table.group_reward
             dones = table.terminated | table.truncated
             for row in np.flatnonzero(dones).tolist():

@@ -15,7 +15,7 @@ from unity_gym.options import PlayerKeywords, PlayerOptions, takes_player_option
 from unity_gym.pool import PlayerPool
 from unity_gym.slots import AgentTable
 from unity_gym.spaces import ObservationLayout, action_space, require_form, single_action_tuple
-from unity_gym.specs import Array
+from unity_gym.specs import ActionTuple, Array
 
 
 class UnitySingleAgentEnv(gym.Env[Any, Any]):
@@ -71,6 +71,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             self._layout = ObservationLayout(spec, observations, settings.visual_dtype)
             self.observation_space = self._layout.space
             self.action_space = action_space(spec.action_spec)
+            self._actions = spec.action_spec.empty_action(1)
             self._is_at_start = True  # no step since the reset above
             self._in_episode = False
             if render_mode is not None:
@@ -114,7 +115,8 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         if not self._in_episode:
             raise NotReadyError("step() without a running episode: call reset() first")
         table = self._table
-        self._pool.step({self._name: single_action_tuple(table.spec.action_spec, action)}, autoreset=False)
+        self._actions = single_action_tuple(table.spec.action_spec, action)
+        self._pool.step({self._name: self._actions}, autoreset=False)
         self._require_same_agent()
         terminated, truncated = bool(table.terminated[0]), bool(table.truncated[0])
         ended = terminated or truncated
@@ -133,6 +135,11 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
     def table(self) -> AgentTable:
         """The agent's row as the last `reset` or `step` left it, with an array per sensor and its specification."""
         return self._table
+
+    @property
+    def last_actions(self) -> ActionTuple:
+        """Action that the last step received, behind all wrappers; zero before the first step."""
+        return self._actions
 
     @property
     def layout(self) -> ObservationLayout:

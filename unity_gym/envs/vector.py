@@ -119,6 +119,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             on_error.pop_all()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        self._actions = spec.action_spec.empty_action(num_envs)
         self._is_at_start = True  # no step since the pool's reset
         self._start()
 
@@ -162,8 +163,8 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
 
         :raises ActionError: If the actions do not fit the action space.
         """
-        actions = action_tuple(self._table.spec.action_spec, actions, self.num_envs)
-        outcome = self._step_all(actions) if self._waits_for_all else self._step_any(actions)
+        self._actions = action_tuple(self._table.spec.action_spec, actions, self.num_envs)
+        outcome = self._step_all(self._actions) if self._waits_for_all else self._step_any(self._actions)
         self._show()
         return outcome
 
@@ -277,6 +278,11 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
     def table(self) -> AgentTable:
         """The agents' rows as the last `reset` or `step` left them."""
         return self._table
+
+    @property
+    def last_actions(self) -> ActionTuple:
+        """Actions of all rows that the last step received, behind all wrappers; zeros before the first step."""
+        return self._actions
 
     @property
     def behavior(self) -> str:
