@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 
 from sb3_ext.agents import AgentTableLike
 from sb3_ext.rollout import Rollout
+from unity_gym.demonstrations.recording import supported_arguments
 from unity_gym.errors import NotReadyError
 from unity_gym.spaces import ObservationLayout, action_tuple
 from unity_gym.specs import ActionTuple, Array, BehaviorSpec
@@ -20,9 +22,10 @@ class Teacher:
 
     A loop that steps the agents calls `select_actions`, steps, and calls `store_outcomes`, as with an algorithm.
 
-    :param policy: Model with SB3's `predict`, such as `OnnxPolicy`, or a callable. The latter returns the actions of n
-        agents, in the form of the action space, for their observations in the form of `ObservationLayout`. In arrays of
-        the recurrent state, if any, the first axis is the agents.
+    :param policy: Model with SB3's `predict`, such as `OnnxPolicy`, or a callable. `predict` gets `action_masks`,
+        `state` and `episode_start` if its signature has them. A callable returns the actions of n agents, in the form
+        of the action space, for their observations in the form of `ObservationLayout`. In arrays of the recurrent
+        state, if any, the first axis is the agents, or the second as in sb3-contrib's RecurrentPPO.
     :param spec: Specification of the teacher's behavior.
     :param layout: Form of the observations (default: "split").
     :param sample_actions: Whether to execute sampled teacher actions but record the deterministic ones, so that the
@@ -41,6 +44,8 @@ class Teacher:
         self._policy, self._layout = policy, layout or ObservationLayout(spec)
         self._sample_actions = sample_actions
         self._state: tuple[Array, ...] | None = None
+        # sb3-contrib's states are (layers, agents, size).
+        self._axis = int(isinstance(getattr(policy, "policy", policy), RecurrentActorCriticPolicy))
         self._starts = np.ones(0, bool)  # per row: the next decision is the first of an episode
         self._trajectory = np.zeros(0, np.int64)  # per row, or −1
         self.number = 0
@@ -98,21 +103,30 @@ class Teacher:
         if predict is None:
             chosen = action_tuple(spec, self._policy(observations), len(rows))
             return chosen, chosen
-        state = None if self._state is None else tuple(part[rows] for part in self._state)
-        asked: dict[str, Any] = {"state": state, "episode_start": self._starts[rows]}
-        if spec.discrete_size:
-            asked["action_masks"] = table.action_mask[rows]
-        best, after = predict(observations, deterministic=True, **asked)
+        state = None if self._state is None else tuple(part.take(rows, self._axis) for part in self._state)
+        options = supported_arguments(
+            predict,
+            state=state,
+            episode_start=self._starts[rows],
+            action_masks=table.action_mask[rows] if spec.discrete_size else None,
+        )
+        best, after = predict(observations, deterministic=True, **options)
         done = best
         if self._sample_actions:  # the state may contain the action that is executed
-            done, after = predict(observations, deterministic=False, **asked)
+            done, after = predict(observations, deterministic=False, **options)
         if after is not None:
             if self._state is None:
-                self._state = tuple(np.zeros((len(table), *part.shape[1:]), part.dtype) for part in after)
+                self._state = tuple(self._empty_state(part, len(table)) for part in after)
             for part, new in zip(self._state, after, strict=True):
-                part[rows] = new
+                part.swapaxes(0, self._axis)[rows] = new.swapaxes(0, self._axis)
         self._starts[rows] = False
         return action_tuple(spec, best, len(rows)), action_tuple(spec, done, len(rows))
+
+    def _empty_state(self, part: Array, n: int) -> Array:
+        """Return zeros for n agents in the form of an array of the recurrent state."""
+        shape = list(part.shape)
+        shape[self._axis] = n
+        return np.zeros(shape, part.dtype)
 
     def _keep(self, table: AgentTableLike, rows: Array, actions: ActionTuple) -> None:
         fresh = rows[self._trajectory[rows] < 0]
@@ -133,7 +147,9 @@ class Teacher:
             self._starts = np.pad(self._starts, (0, more), constant_values=True)
             self._trajectory = np.pad(self._trajectory, (0, more), constant_values=-1)
             if self._state is not None:
-                self._state = tuple(np.pad(part, [(0, more)] + [(0, 0)] * (part.ndim - 1)) for part in self._state)
+                self._state = tuple(
+                    np.concatenate([part, self._empty_state(part, more)], self._axis) for part in self._state
+                )
 
     def recorded(self, memory_size: int = 0, device: torch.device | str = "cpu") -> tuple[Rollout, torch.Tensor]:
         """Return the recorded decisions for imitation, without rewards and without the states after trajectories.

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from random_experience import SPEC as OTHER_SPEC
 from random_experience import trajectories
+from sb3_contrib import MaskablePPO, RecurrentPPO
+from stable_baselines3 import PPO as PlainPPO  # noqa: N811
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
@@ -263,6 +265,43 @@ def test_a_student_learns_from_its_teacher_while_the_teacher_acts() -> None:
     env = UnityVecEnv("Unity-Basic-v0", seed=0)  # a reset would leave the agent where it is
     mean, _ = evaluate_policy(model, env, 3, warn=False)
     assert mean == pytest.approx(0.93)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("scene", "teacher_class", "network"),
+    [
+        ("Basic", PlainPPO, "MlpPolicy"),
+        ("Basic", RecurrentPPO, "MlpLstmPolicy"),
+        ("Basic", MaskablePPO, "MlpPolicy"),
+        ("3DBall", RecurrentPPO, "MlpLstmPolicy"),
+    ],
+)
+def test_models_of_stable_baselines3_teach(scene: str, teacher_class: Any, network: str) -> None:
+    env = UnityVecEnv(f"Unity-{scene}-v0", seed=0)
+    teacher = teacher_class(network, env, n_steps=8, batch_size=8, device="cpu")
+    model = BC("UnityPolicy", env, teacher=teacher, teacher_steps_per_epoch=60, policy_kwargs=SMALL, device="cpu")
+    model.learn(180)
+    assert model.teacher is not None
+    assert len(model.teacher) >= 120
+    env.close()
+
+
+def test_each_agent_keeps_its_state_of_a_recurrent_teacher_of_sb3_contrib() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    network = {"n_lstm_layers": 2, "lstm_hidden_size": 4}
+    policy = RecurrentPPO("MlpLstmPolicy", env, n_steps=8, batch_size=8, policy_kwargs=network, device="cpu", seed=0)
+    table, rng = env.table, np.random.default_rng(0)
+    teacher = Teacher(policy, table.spec, env.layout, sample_actions=False)
+    states: list[Any] = [None] * env.num_envs
+    for _ in range(6):
+        table.requests_decision[:] = rng.random(env.num_envs) < 0.5
+        table.observations[0][:] = rng.normal(size=table.observations[0].shape)
+        actions = teacher.select_actions(table)
+        for row in np.flatnonzero(table.requests_decision):
+            seen, starts = table.observations[0][[row]], np.array([states[row] is None])
+            expected, states[row] = policy.predict(seen, states[row], starts, deterministic=True)
+            np.testing.assert_allclose(actions.continuous[[row]], expected, atol=1e-6)
     env.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +217,12 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
             choose.starts = dones
 
 
+def supported_arguments(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """Return those of the arguments that the signature of `function` has."""
+    parameters = inspect.signature(function).parameters
+    return {name: argument for name, argument in arguments.items() if name in parameters}
+
+
 class _Chooser:
     """Callable that selects actions with any policy that `record` accepts.
 
@@ -226,7 +232,6 @@ class _Chooser:
     def __init__(self, policy: Any, n: int = 1) -> None:
         self._policy = policy
         self._predict = getattr(policy, "predict", None)
-        self._takes = set(inspect.signature(self._predict).parameters) if self._predict is not None else set()
         self._n = n
         self.start_episode()
 
@@ -237,9 +242,7 @@ class _Chooser:
     def __call__(self, observation: Any, masks: Array | None) -> Any:
         if self._predict is None:
             return self._policy(observation)
-        offered = {"state": self._state, "episode_start": self.starts, "action_masks": masks}
-        action, self._state = self._predict(
-            observation, deterministic=True, **{name: part for name, part in offered.items() if name in self._takes}
-        )
+        options = supported_arguments(self._predict, state=self._state, episode_start=self.starts, action_masks=masks)
+        action, self._state = self._predict(observation, deterministic=True, **options)
         self.starts = np.zeros(self._n, bool)
         return action
