@@ -36,6 +36,7 @@ Sequences = tuple[torch.Tensor, torch.Tensor]
 """Decisions of a rollout, int64 (sequences, length), and a bool array of that shape, False for padding."""
 
 _CHUNK = 4096  # decisions that are scored at once
+_ONE_SOURCE = "BC learns from demonstrations or from a teacher: give one of them"
 _MIN_STD = 0.01  # minimum standard deviation of raw continuous actions
 
 
@@ -133,14 +134,11 @@ class BC(UnityAlgorithm):
         self.validation_scores: dict[str, float] = {}
         """Scores of the policy on decisions that it has not learned from; see `score`."""
         self.adapter = None if self.env is None else self._adapter_of(self.env)
-        self.teacher: Teacher | None = None
+        self.teacher: Teacher | None = teacher  # until `_setup_model`, any policy
         self._expert: Expert | None = None
-        self._trained = 0  # decisions of the teacher up to the last epoch
         if _init_setup_model:
-            if (demonstrations is None) == (teacher is None):
-                raise UnityGymError("BC learns from demonstrations or from a teacher: give one of them")
-            if teacher is not None:
-                self.teacher = self._teacher(teacher)
+            if demonstrations is None and teacher is None:
+                raise UnityGymError(_ONE_SOURCE)
             self._setup_model()
 
     def _teacher(self, policy: Any) -> Teacher:
@@ -169,6 +167,11 @@ class BC(UnityAlgorithm):
         self._require_own_class()
         self._setup_lr_schedule()
         shown = self.demonstrations
+        if self.teacher is not None:
+            if shown is not None:
+                raise UnityGymError(_ONE_SOURCE)
+            self.teacher = self._teacher(self.teacher)
+        self._trained = 0  # decisions of the teacher up to the last epoch; a loaded model has a new teacher
         if shown is not None and self.adapter is None:
             require_demonstration(shown)
             shown = shown if isinstance(shown, Demonstration) else load(Path(shown))
@@ -242,8 +245,14 @@ class BC(UnityAlgorithm):
         """Learn from the expert for `total_timesteps` decisions, or until the validation loss stops falling.
 
         :param log_interval: Epochs between two log entries; None for no log.
-        :raises NotReadyError: If the teacher has no recorded decisions, and does not record.
+        :raises NotReadyError: If the teacher has no recorded decisions and does not record, or a loaded model has no
+            teacher.
         """
+        if self.teacher is None and self.demonstrations is None:
+            raise NotReadyError(
+                "this model has nothing to learn from, as a saved model does not contain its teacher: pass it to "
+                "BC.load(path, env, teacher=teacher)"
+            )
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )

@@ -305,6 +305,27 @@ def test_each_agent_keeps_its_state_of_a_recurrent_teacher_of_sb3_contrib() -> N
     env.close()
 
 
+def test_a_saved_model_continues_with_the_teacher_that_load_gets(tmp_path: Path) -> None:
+    env = UnityVecEnv("Unity-Basic-v0", seed=0)
+    model = BC("UnityPolicy", env, teacher=Right(), teacher_steps_per_epoch=40, policy_kwargs=SMALL, device="cpu")
+    model.learn(100)
+    model.save(tmp_path / "model")
+    with pytest.raises(NotReadyError, match=r"does not contain its teacher: pass it to BC.load\(path, env, teacher="):
+        BC.load(tmp_path / "model", env).learn(100)
+    loaded = BC.load(tmp_path / "model", env, teacher=Right())
+    loaded.learn(40)
+    assert loaded.validation_scores["accuracy"] > 0  # its first decisions are new ones
+    assert loaded.validation_scores != model.validation_scores
+    assert loaded.teacher is not None
+    assert len(loaded.teacher) == 40
+    with pytest.raises(UnityGymError, match="as env, or a Teacher"):
+        BC.load(tmp_path / "model", teacher=Right())
+    BC("UnityPolicy", None, demonstrations=record(tmp_path / "toy.demo"), device="cpu").save(tmp_path / "offline")
+    with pytest.raises(UnityGymError, match="give one of them"):
+        BC.load(tmp_path / "offline", teacher=Right())
+    env.close()
+
+
 def test_each_reset_starts_the_episodes_of_the_teacher_again() -> None:
     env = UnityVecEnv("Unity-Basic-v0", seed=0)
     policy = Right()
