@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -101,7 +101,17 @@ class SpaceAdapter:
         return _choices(space, actions.discrete)
 
 
-def unity_behavior(env: VecEnv | gym.Env[Any, Any]) -> tuple[BehaviorSpec, ObservationLayout] | None:
+Env: TypeAlias = VecEnv | gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any]
+
+
+def agent_spaces(env: Env) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """Return the observation and action space of one agent."""
+    if isinstance(env, gym.vector.VectorEnv):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def unity_behavior(env: Env) -> tuple[BehaviorSpec, ObservationLayout] | None:
     """Return the specification and layout of the Unity behavior of an environment, also behind wrappers.
 
     The sensors are those of the behavior, the actions those of the action space, which a wrapper may change.
@@ -113,12 +123,13 @@ def unity_behavior(env: VecEnv | gym.Env[Any, Any]) -> tuple[BehaviorSpec, Obser
         is_unity = base.has_attr("behavior_name") and base.has_attr("layout")
         layout = base.get_attr("layout", 0)[0] if is_unity else None
     else:
-        if envs := getattr(base, "envs", None):  # of SB3's DummyVecEnv
+        if envs := getattr(base, "envs", None):  # of SB3's DummyVecEnv and Gymnasium's SyncVectorEnv
             base = envs[0].unwrapped
         layout = getattr(base, "layout", None)
-    if not isinstance(layout, ObservationLayout) or layout.space != env.observation_space:
+    observation_space, action_space = agent_spaces(env)
+    if not isinstance(layout, ObservationLayout) or layout.space != observation_space:
         return None
-    return BehaviorSpec(layout.spec.observation_specs, _action_spec(env.action_space)), layout
+    return BehaviorSpec(layout.spec.observation_specs, _action_spec(action_space)), layout
 
 
 class HybridActions(dict[Any, Any]):

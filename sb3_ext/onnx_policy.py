@@ -8,15 +8,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import onnx
 from gymnasium import spaces
 from onnx import numpy_helper
+from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first, maybe_transpose
 from stable_baselines3.common.utils import is_vectorized_observation
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecTransposeImage
 
-from sb3_ext.agents import SpaceAdapter, memory_before, unity_behavior
+from sb3_ext.agents import Env, SpaceAdapter, agent_spaces, memory_before, unity_behavior
 from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
 from unity_gym.specs import (
@@ -50,8 +50,8 @@ class OnnxPolicy:
     (n, entities, size), also in files that were exported for Barracuda.
 
     :param path: Path of the file.
-    :param env: A `UnityVecEnv`, what `gymnasium.make` returns, or any environment with one sensor per key of its
-        observation space, in sensor order.
+    :param env: A `UnityVecEnv`, what `gymnasium.make` or `make_vec` returns, or any environment with one sensor per key
+        of its observation space, in sensor order. Images with the channels last are transposed, as SB3 does.
     :param spec: Specification of the behavior, instead of `env`.
     :param observations: Form of the observations with `spec`: "split" or "sensors", see `ObservationLayout`.
     :param seed: Seed of the sampled actions, also of ONNX sessions that this process starts later.
@@ -62,7 +62,7 @@ class OnnxPolicy:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        env: VecEnv | gym.Env[Any, Any] | None = None,
+        env: Env | None = None,
         *,
         spec: BehaviorSpec | None = None,
         observations: str = "split",
@@ -169,11 +169,17 @@ class OnnxPolicy:
         return found
 
     def _form(
-        self, env: VecEnv | gym.Env[Any, Any] | None, spec: BehaviorSpec | None, observations: str
+        self, env: Env | None, spec: BehaviorSpec | None, observations: str
     ) -> tuple[spaces.Space[Any], spaces.Space[Any], tuple[BehaviorSpec, ObservationLayout] | None]:
         """Return the spaces, and the layout of the sensors if it is known."""
         if env is not None:
-            return env.observation_space, env.action_space, unity_behavior(env)
+            if hasattr(env, "possible_agents"):
+                raise UnityGymError(
+                    f"OnnxPolicy needs one behavior, and a {type(env).__name__} has agents of several: pass "
+                    "spec=env.behavior_specs[name] instead of env"
+                )
+            (observation_space, actions), unity = agent_spaces(env), unity_behavior(env)
+            return observation_space if unity else _channels_first(observation_space), actions, unity
         if spec is None:
             spec, observations = self._declared_spec(), "sensors"
         layout = ObservationLayout(spec, observations)
@@ -291,9 +297,13 @@ class OnnxPolicy:
         :raises UnityGymError: If a recurrent policy gets no state in mid-episode.
         """
         if isinstance(observation, dict):
-            batch: Any = {key: np.asarray(part) for key, part in observation.items()}
+            parts = self.observation_space.spaces if isinstance(self.observation_space, spaces.Dict) else {}
+            batch: Any = {
+                key: maybe_transpose(np.asarray(part), parts.get(key, self.observation_space))
+                for key, part in observation.items()
+            }
         else:
-            batch = np.asarray(observation)
+            batch = maybe_transpose(np.asarray(observation), self.observation_space)
         is_batch = is_vectorized_observation(batch, self.observation_space)
         if not is_batch:
             batch = {key: part[np.newaxis] for key, part in batch.items()} if isinstance(batch, dict) else batch[None]
@@ -361,6 +371,15 @@ class OnnxPolicy:
             ends = np.cumsum([0, *self.spec.action_spec.discrete_branches]).tolist()
             discrete = np.stack([scores[:, start:end].argmax(1) for start, end in pairwise(ends)], 1)
         return ActionTuple(continuous, discrete)
+
+
+def _channels_first(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """Return the space in which SB3's models observe images: with the channels first."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict([(key, _channels_first(part)) for key, part in space.spaces.items()])
+    if isinstance(space, spaces.Box) and is_image_space(space) and not is_image_space_channels_first(space):
+        return VecTransposeImage.transpose_space(space)
+    return space
 
 
 def _feeds(sensors: Sequence[ObservationSpec], version: int) -> dict[str, list[int]]:

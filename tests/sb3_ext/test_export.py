@@ -17,11 +17,13 @@ from gymnasium import spaces
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
+import unity_gym
 from sb3_ext import PPO, SB3_COMPAT, OnnxPolicy, UnityVecEnv
 from sb3_ext.agents import SpaceAdapter
 from sb3_ext.export import export_onnx
 from sb3_ext.policies import UnityPolicy
 from stand_ins import all_sensors_player, scripted_player
+from stand_ins.toy_environments import make_toys
 from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
 from unity_gym.specs import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
@@ -397,6 +399,54 @@ def test_a_file_with_entities_acts_in_what_gymnasium_makes(tmp_path: Path) -> No
     env = gym.make("Unity-v0", observations="sensors", **options)
     actions, _ = OnnxPolicy(tmp_path / "model.onnx", env).predict(env.reset()[0], deterministic=True)
     np.testing.assert_allclose(actions, expected[0], atol=1e-6)
+    env.close()
+
+
+def test_a_file_acts_in_vector_environments(tmp_path: Path) -> None:
+    options: Any = {"file_name": scripted_player.launcher(tmp_path, "entities"), "no_graphics": False}
+    envs = gym.make_vec("Unity-v0", num_envs=1, autoreset_mode="SameStep", **options)
+    spec, behavior_spaces = envs.unwrapped.table.spec, (envs.single_observation_space, envs.single_action_space)  # type: ignore[attr-defined]
+    model = PPO.from_spec("UnityPolicy", spec, seed=1, device="cpu")
+    model.export_onnx(tmp_path / "model.onnx")
+    observations, _ = envs.reset()
+    policy = OnnxPolicy(tmp_path / "model.onnx", envs)
+    assert policy.spec == spec
+    assert (policy.observation_space, policy.action_space) == behavior_spaces
+    expected, _ = model.predict(observations, deterministic=True)
+    np.testing.assert_allclose(policy.predict(observations, deterministic=True)[0], expected, atol=1e-6)
+    envs.close()
+    plain = gym.vector.SyncVectorEnv([lambda: gym.make("Unity-v0", **options)])
+    policy = OnnxPolicy(tmp_path / "model.onnx", plain)
+    assert policy.spec == spec
+    np.testing.assert_allclose(policy.predict(plain.reset()[0], deterministic=True)[0], expected, atol=1e-6)
+    plain.close()
+
+
+@pytest.mark.parametrize("in_dict", [False, True])
+def test_images_with_the_channels_last_are_transposed_as_sb3_does(in_dict: bool, tmp_path: Path) -> None:
+    image = spaces.Box(0, 255, (36, 40, 3), np.uint8)
+    seen: spaces.Space[Any] = spaces.Dict({"eye": image, "place": spaces.Box(-1, 1, (2,))}) if in_dict else image
+    env = make_toys(spaces.Box(-1, 1, (2,)), seen)
+    model = PPO("UnityPolicy", env, seed=1, device="cpu")
+    model.export_onnx(tmp_path / "model.onnx")
+    policy, observations = OnnxPolicy(tmp_path / "model.onnx", env), env.reset()
+    expected, _ = model.predict(observations, deterministic=True)
+    np.testing.assert_allclose(policy.predict(observations, deterministic=True)[0], expected, atol=1e-5)
+    one: Any = (
+        {key: part[0] for key, part in observations.items()} if isinstance(observations, dict) else observations[0]
+    )
+    np.testing.assert_allclose(policy.predict(one, deterministic=True)[0], expected[0], atol=1e-5)
+    env.close()
+
+
+@pytest.mark.parametrize("make", [unity_gym.parallel_env, unity_gym.aec_env])
+def test_environments_of_several_behaviors_give_the_spec(make: Any, tmp_path: Path) -> None:
+    env = make("Unity-Basic-v0")
+    spec = env.behavior_specs["Basic?team=0"]
+    PPO.from_spec("UnityPolicy", spec).export_onnx(tmp_path / "model.onnx")
+    with pytest.raises(UnityGymError, match=r"pass spec=env.behavior_specs\[name\]"):
+        OnnxPolicy(tmp_path / "model.onnx", env)
+    assert OnnxPolicy(tmp_path / "model.onnx", spec=spec).spec == spec
     env.close()
 
 

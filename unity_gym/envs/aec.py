@@ -12,7 +12,7 @@ from pettingzoo import AECEnv
 
 from unity_gym.envs.parallel import UnityParallelEnv
 from unity_gym.errors import PlayerTimeoutError
-from unity_gym.specs import Array
+from unity_gym.specs import Array, BehaviorSpec
 
 
 class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # PettingZoo has no types
@@ -34,6 +34,11 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
         self.agents: list[str] = []
         self._turns: list[str] = []  # the agents that request a decision
         self._actions: dict[str, Any] = {}  # of the agents that have had their turn
+
+    @property
+    def behavior_specs(self) -> dict[str, BehaviorSpec]:
+        """See `UnityParallelEnv.behavior_specs`."""
+        return self._parallel_env.behavior_specs
 
     @property
     def observation_spaces(self) -> dict[str, gym.Space[Any]]:

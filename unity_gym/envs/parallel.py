@@ -31,7 +31,7 @@ from unity_gym.spaces import (
     single_action_tuple,
     split_rows,
 )
-from unity_gym.specs import ActionTuple, Array
+from unity_gym.specs import ActionTuple, Array, BehaviorSpec
 
 # observations, rewards, terminations, truncations and infos, by agent
 _Results: TypeAlias = tuple[
@@ -164,6 +164,11 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         while self._labels.setdefault(label, plain) != plain:
             label += "x"
         return f"{label}_{_team(behavior)}" if self._has_teams else label
+
+    @property
+    def behavior_specs(self) -> dict[str, BehaviorSpec]:
+        """The specification of each behavior whose agents have appeared, by its name with the team."""
+        return {name: table.spec for name, table in self._pool.tables.items()}
 
     @property
     def observation_spaces(self) -> dict[str, gym.Space[Any]]:

@@ -280,6 +280,11 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         return self._table
 
     @property
+    def layout(self) -> ObservationLayout:
+        """Form of the observations."""
+        return self._layout
+
+    @property
     def last_actions(self) -> ActionTuple:
         """Actions of all rows that the last step received, behind all wrappers; zeros before the first step."""
         return self._actions
