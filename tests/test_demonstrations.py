@@ -643,6 +643,33 @@ def test_the_actions_that_unity_receives_are_recorded(
     np.testing.assert_allclose(demonstration.actions.continuous, received)
 
 
+@pytest.mark.parametrize(("n_episodes", "lengths"), [(3, [4, 4, 4]), (20, [4] * 12)])
+def test_an_interrupted_recording_keeps_the_running_episodes(
+    tmp_path: Path, n_episodes: int, lengths: list[int]
+) -> None:
+    env, seen = make_balls(), []
+
+    def choose(observations: Array) -> Array:
+        seen.append(observations)
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+        return np.full((12, 2), 0.1 * len(seen), np.float32)
+
+    with pytest.raises(KeyboardInterrupt):
+        record(env, choose, tmp_path / "balls.demo", n_episodes, seed=0)
+    env.close()
+    demonstration = load(tmp_path / "balls.demo")
+    assert [end - start for start, end in demonstration.episodes.tolist()] == lengths
+    assert demonstration.truncated.tolist() == [False, False, False, True] * len(lengths)
+    assert not demonstration.terminated.any()
+    for row, (start, end) in enumerate(demonstration.episodes.tolist()):
+        expected = np.stack([observations[row] for observations in seen])
+        np.testing.assert_array_equal(demonstration.observations[0][start:end], expected[:-1])
+        np.testing.assert_array_equal(demonstration.next_observations[0][start:end], expected[1:])
+        np.testing.assert_allclose(demonstration.actions.continuous[start:end, 0], [0.1, 0.2, 0.3, 0.4])
+        np.testing.assert_allclose(demonstration.rewards[start:end], 0.1)
+
+
 # Errors of the writer
 
 

@@ -27,6 +27,14 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
     NotebookClient(read(path), timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
 
 
+def test_the_cell_that_records_runs_again(tmp_path: Path) -> None:
+    notebook = read(next(path for path in NOTEBOOKS if path.stem == "04_imitation"))
+    imports, records = [cell for cell in notebook.cells if cell.cell_type == "code"][:2]
+    assert "record(" in records.source
+    notebook.cells = [imports, records, records]
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_stored_with_plots_and_short_text(path: Path) -> None:
     """Check the output of scripts/notebooks.py: run from top to bottom, without progress bars, warnings and errors."""

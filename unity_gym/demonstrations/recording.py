@@ -112,6 +112,7 @@ def record(env: Any, policy: Any, path: str | Path, n_episodes: int = 10, seed: 
     """Let a policy act for whole episodes, record them and read the file.
 
     Of an environment with several agents, the episodes that start first are recorded, one after the other in the file.
+    After an exception, such as that of Ctrl-C, the file contains the running episodes as truncated.
 
     :param env: Environment of `gymnasium.make("Unity-…-v0")`, of `gymnasium.make_vec` with `autoreset_mode="SameStep"`,
         or a `UnityVecEnv`, each also in wrappers; it stays open. The recorded actions are those that Unity receives.
@@ -175,46 +176,62 @@ def _record_rows(env: Any, policy: Any, path: str | Path, n_episodes: int, seed:
             env.seed(seed)
         observation = env.reset(seed=seed)[0] if is_gymnasiums else env.reset()
         starts = np.ones(n, bool)  # no decision of this episode yet
-        while ended < n_episodes:
-            acting = table.alive & table.requests_decision
-            masks = table.action_mask.copy() if table.action_mask.shape[1] else None
-            seen = [array.copy() for array in table.observations]
-            observation = env.step(choose(observation, masks))[0]
-            taken = agents.last_actions  # wrappers may have changed those of the policy
-            for row in np.flatnonzero(acting).tolist():
-                if starts[row]:
-                    episodes[row] = [] if started < n_episodes else None
-                    started += 1
-                if (records := episodes[row]) is not None:
-                    records.append(
-                        {
-                            "observations": [array[row] for array in seen],
-                            "action": ActionTuple(taken.continuous[[row]], taken.discrete[[row]]),
-                            "action_mask": None if masks is None else masks[row],
-                            "reward": rewards[0, row],
-                            "group_reward": rewards[1, row],
-                        }
-                    )
-            rewards[:, acting] = 0
-            starts &= ~acting
-            rewards += table.reward, table.group_reward
-            dones = table.terminated | table.truncated
-            for row in np.flatnonzero(dones).tolist():
-                if (records := episodes[row]) is not None:
-                    for one in records:
-                        writer.add(**one)
-                    writer.add(
-                        [array[row] for array in table.final_observations],
-                        reward=rewards[0, row],
-                        group_reward=rewards[1, row],
-                        terminated=bool(table.terminated[row]),
-                        truncated=bool(table.truncated[row]),
-                    )
-                    ended += 1
-                    episodes[row] = None
-            rewards[:, dones] = 0
-            starts |= dones
-            choose.starts = dones
+        seen = [array.copy() for array in table.observations]
+        try:
+            while ended < n_episodes:
+                acting = table.alive & table.requests_decision
+                masks = table.action_mask.copy() if table.action_mask.shape[1] else None
+                observation = env.step(choose(observation, masks))[0]
+                taken = agents.last_actions  # wrappers may have changed those of the policy
+                for row in np.flatnonzero(acting).tolist():
+                    if starts[row]:
+                        episodes[row] = [] if started < n_episodes else None
+                        started += 1
+                    if (records := episodes[row]) is not None:
+                        records.append(
+                            {
+                                "observations": [array[row] for array in seen],
+                                "action": ActionTuple(taken.continuous[[row]], taken.discrete[[row]]),
+                                "action_mask": None if masks is None else masks[row],
+                                "reward": rewards[0, row],
+                                "group_reward": rewards[1, row],
+                            }
+                        )
+                rewards[:, acting] = 0
+                rewards += table.reward, table.group_reward
+                seen = [array.copy() for array in table.observations]
+                starts &= ~acting
+                dones = table.terminated | table.truncated
+                for row in np.flatnonzero(dones).tolist():
+                    if records := episodes[row]:
+                        terminated, truncated = bool(table.terminated[row]), bool(table.truncated[row])
+                        records.append(_end(table.final_observations, rewards, row, terminated, truncated))
+                        _write(writer, records)
+                        ended += 1
+                        episodes[row] = None
+                rewards[:, dones] = 0
+                starts |= dones
+                choose.starts = dones
+        finally:  # also after Ctrl-C
+            for row, records in enumerate(episodes):
+                if records:
+                    _write(writer, [*records, _end(seen, rewards, row, terminated=False, truncated=True)])
+
+
+def _end(arrays: Sequence[Array], rewards: Array, row: int, terminated: bool, truncated: bool) -> dict[str, Any]:
+    """Return the record of the end of an episode."""
+    return {
+        "observations": [array[row] for array in arrays],
+        "reward": rewards[0, row],
+        "group_reward": rewards[1, row],
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+
+
+def _write(writer: DemonstrationWriter, records: Sequence[dict[str, Any]]) -> None:
+    for one in records:
+        writer.add(**one)
 
 
 def supported_arguments(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
