@@ -6,12 +6,11 @@ ticks; those of agent 0 terminate after 5. The mask of odd agents forbids 2 in t
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 
-from unity_gym.scenes import __main__ as player
+from stand_ins.scene_launcher import scene_launcher
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
 from unity_gym.scenes.scene import Scene
@@ -74,12 +73,5 @@ class Meadow(Scene):
 
 
 def launcher(folder: Path) -> str:
-    """The path of an executable, written into `folder`, that plays the scene."""
-    path = folder / "Meadow.sh"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" Meadow "$@"\n')
-    path.chmod(0o755)
-    return str(path)
-
-
-if __name__ == "__main__":
-    sys.exit(player.main([f"__main__:{sys.argv[1]}", *sys.argv[2:]]))
+    """Return the path of an executable, written into `folder`, that plays the scene."""
+    return scene_launcher(__name__, folder, "Meadow")

@@ -6,14 +6,13 @@ have 5 decisions. In the scene `Mismatch`, the teacher has one more action.
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from unity_gym.scenes import __main__ as player
+from stand_ins.scene_launcher import scene_launcher
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
 from unity_gym.scenes.scene import Scene
@@ -74,12 +73,5 @@ class Mismatch(Classroom):
 
 
 def launcher(folder: Path, scene: str = "Classroom") -> str:
-    """The path of an executable, written into `folder`, that plays the scene."""
-    path = folder / f"{scene}.sh"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" {scene} "$@"\n')
-    path.chmod(0o755)
-    return str(path)
-
-
-if __name__ == "__main__":
-    sys.exit(player.main([f"__main__:{sys.argv[1]}", *sys.argv[2:]]))
+    """Return the path of an executable, written into `folder`, that plays the scene."""
+    return scene_launcher(__name__, folder, scene)
