@@ -99,6 +99,10 @@ class Bodies:
         self._touching = np.zeros((areas, len(pairs)), bool)
         self._entered = np.zeros((areas, len(pairs)), bool)
 
+    def set_gravity(self, value: float) -> None:
+        """Set the acceleration in m/s²."""
+        self.gravity = value
+
     def entered(self, first: str, second: str, *more: str) -> Array:
         """Return whether things started to touch in the last tick.
 

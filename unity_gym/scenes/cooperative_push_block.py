@@ -68,7 +68,7 @@ class CooperativePushBlock(Scene):
             gravity=14.715,
             turning=_NAMES[_BLOCKS],
         )
-        academy.parameters.watch("gravity", self._set_gravity)
+        academy.parameters.watch("gravity", self.bodies.set_gravity)
         self.walkers = Walkers(self.bodies, _AGENTS)
         self.ticks = np.zeros(areas, np.int64)
         count = areas * _AGENTS
@@ -90,9 +90,6 @@ class CooperativePushBlock(Scene):
         self.agents.group_id[:] = np.repeat([academy.new_group() for _ in range(areas)], _AGENTS)
         shapes.center[::2, :, : _BLOCKS.stop] = _AWAY
         self._start(np.arange(areas))
-
-    def _set_gravity(self, value: float) -> None:
-        self.bodies.gravity = value
 
     def _view(self, rows: Array) -> Pose:
         area, position, yaw = self.walkers.pose(rows)

@@ -66,7 +66,7 @@ class DungeonEscape(Scene):
         super().__init__(academy, areas)
         self.shapes = self._build(areas)
         self.bodies = Bodies(self.shapes, [10.0] * _AGENTS, [4.0] * _AGENTS, _SOLIDS, gravity=14.715)
-        academy.parameters.watch("gravity", self._set_gravity)
+        academy.parameters.watch("gravity", self.bodies.set_gravity)
         self.walkers = Walkers(self.bodies, _AGENTS)
         self.has_key = np.zeros((areas, _AGENTS), bool)
         self.dragon_speed = np.zeros(areas)
@@ -98,9 +98,6 @@ class DungeonEscape(Scene):
         self._groups = np.repeat([academy.new_group() for _ in range(areas)], _AGENTS)
         self.agents.group_id[:] = self._groups
         self._start(np.arange(areas))
-
-    def _set_gravity(self, value: float) -> None:
-        self.bodies.gravity = value
 
     def _build(self, areas: int) -> Shapes:
         shapes = Shapes(areas, _NAMES, _NAMED_TAGS)

@@ -59,7 +59,7 @@ class Hallway(Scene):
         shapes.place("near", (-10, -1, -25.25), (10, 3, -24.75))
         solids = shapes.names[1:]
         self.bodies = Bodies(shapes, masses=[25], drags=[2], solids=solids, gravity=19.62, turning=["agent"])
-        academy.parameters.watch("gravity", self._set_gravity)
+        academy.parameters.watch("gravity", self.bodies.set_gravity)
         self.walkers = Walkers(self.bodies, 1)
         self.symbol = np.zeros(areas, np.int64)
         """Index of the visible symbol: O, X."""
@@ -74,9 +74,6 @@ class Hallway(Scene):
             decision_period=6,
             max_step=_MAX_STEP,
         )
-
-    def _set_gravity(self, value: float) -> None:
-        self.bodies.gravity = value
 
     def _sensors(self) -> list[Sensor]:
         rays = RayPerceptionSensor(

@@ -56,7 +56,7 @@ class PushBlock(Scene):
             solids=["goal", "right", "left", "far", "near"],
             gravity=24.525,
         )
-        academy.parameters.watch("gravity", self._set_gravity)
+        academy.parameters.watch("gravity", self.bodies.set_gravity)
         self.walkers = Walkers(self.bodies, 1)
         self.agents = Agents(
             academy,
@@ -69,9 +69,6 @@ class PushBlock(Scene):
             decision_period=5,
             max_step=_MAX_STEP,
         )
-
-    def _set_gravity(self, value: float) -> None:
-        self.bodies.gravity = value
 
     def _actions(self) -> ActionSpec:
         return SEVEN_MOVES

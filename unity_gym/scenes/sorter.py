@@ -60,7 +60,7 @@ class Sorter(Scene):
             shapes.place(wall, (x - half, -1, z - 1), (x + half, 5, z + 1), yaw=angle)
         solids = shapes.names[1:]
         self.bodies = Bodies(shapes, masses=[10], drags=[4], solids=solids, gravity=24.525)
-        academy.parameters.watch("gravity", self._set_gravity)
+        academy.parameters.watch("gravity", self.bodies.set_gravity)
         self.walkers = Walkers(self.bodies, 1)
         self.present = np.zeros((areas, _TILES), bool)
         """Tiles of the episode, bool (areas, numbers - 1); `visited` are those that the agent has touched."""
@@ -77,9 +77,6 @@ class Sorter(Scene):
             decision_period=5,
             max_step=_MAX_STEP,
         )
-
-    def _set_gravity(self, value: float) -> None:
-        self.bodies.gravity = value
 
     def _sensors(self) -> list[Sensor]:
         return [

@@ -68,7 +68,7 @@ class WallJump(Scene):
             turning=["agent"],
             on_ground=False,
         )
-        academy.parameters.watch("gravity", self._set_gravity)
+        academy.parameters.watch("gravity", self.bodies.set_gravity)
         self._jump_left = np.zeros(areas, np.float32)  # s
         self._jump_start = np.zeros(areas)  # height of the agent, m
         self._new_wall = np.full(areas, -1)
@@ -84,9 +84,6 @@ class WallJump(Scene):
             decision_period=5,
             max_step=2000,
         )
-
-    def _set_gravity(self, value: float) -> None:
-        self.bodies.gravity = value
 
     def _sensors(self) -> list[Sensor]:
         rays = [
