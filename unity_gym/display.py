@@ -18,15 +18,13 @@ _SECONDS_TO_START = 10.0
 class VirtualDisplay:
     """A running Xvfb. It ends with `close`, with the last reference to this object or with this process.
 
-    :param width: Width in pixels.
-    :param height: Height in pixels.
     :raises PlayerError: If Xvfb is not installed or does not start, or on macOS and Windows.
     """
 
     name: str
     """Value for the environment variable DISPLAY of the players, such as ":1"."""
 
-    def __init__(self, width: int = 1280, height: int = 1024) -> None:
+    def __init__(self) -> None:
         if sys.platform in ("darwin", "win32"):
             raise PlayerError(
                 f"display='xvfb' is for Linux; on {sys.platform!r} players draw on the screen: leave display out"
@@ -39,7 +37,7 @@ class VirtualDisplay:
             )
         log = Path(tempfile.gettempdir(), f"xvfb-{uuid.uuid4().hex}.log").absolute()
         # Xvfb writes the number of the free display that it uses to the descriptor 1, which is its log.
-        command = [program, "-displayfd", "1", "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
+        command = [program, "-displayfd", "1", "-screen", "0", "1280x1024x24", "-nolisten", "tcp"]
         self._process = WatchedProcess(command, log, is_temporary=True)
         deadline = time.monotonic() + _SECONDS_TO_START
         while not (numbers := [line for line in log.read_text().splitlines() if line.isdigit()]):

@@ -77,17 +77,14 @@ class View(NamedTuple):
     """Least visible distance in m."""
 
 
-def photograph(
-    solids: Solids, view: View, height: int = 320, width: int = 480, sky: Color = BACKGROUND, shadows: bool = True
-) -> Array:
-    """Return a camera image, uint8 (height, width, 3), row 0 at the top.
+def photograph(solids: Solids, view: View, height: int = 320, width: int = 480, sky: Color = BACKGROUND) -> Array:
+    """Return a camera image with shadows, uint8 (height, width, 3), row 0 at the top.
 
     :param solids: Solids to draw.
     :param view: View of the camera.
     :param height: Height of the image in pixels.
     :param width: Width of the image in pixels.
     :param sky: Background color.
-    :param shadows: Whether solids cast shadows on tiled ones.
     :return: Image of the camera.
     """
     image = np.empty((1, height, width, 3), np.uint8)
@@ -96,7 +93,7 @@ def photograph(
     center, turned, half, radius, color, tile = (array[np.newaxis] for array in solids.arrays)
     arrays = center, turned, half, radius, color, tile
     first, own = np.zeros(1, np.int64), np.zeros((1, 2), np.int64)
-    draw(image, first, own, position, rotation, view.angle, view.near, arrays, np.array(sky), shadows)
+    draw(image, first, own, position, rotation, view.angle, view.near, arrays, np.array(sky), True)
     frame: Array = image[0]
     return frame
 

@@ -94,10 +94,10 @@ def about_y(yaw: Array) -> Array:
     return rotation
 
 
-def euler(x: float, y: float, z: float = 0) -> Array:
-    """Return the rotation (4) by angles in degrees about z, then x, then y, like Unity's `Quaternion.Euler`."""
+def euler(x: float, y: float) -> Array:
+    """Return the rotation (4) by angles in degrees about x, then y, like Unity's `Quaternion.Euler`."""
     rotation = np.array([0.0, 0.0, 0.0, 1.0])
-    for axis, angle in ((1, y), (0, x), (2, z)):
+    for axis, angle in ((1, y), (0, x)):
         turn = np.array([0.0, 0.0, 0.0, np.cos(np.radians(angle) / 2)])
         turn[axis] = np.sin(np.radians(angle) / 2)
         product = np.empty(4)
