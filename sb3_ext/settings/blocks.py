@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
@@ -21,16 +21,12 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from typing_extensions import Self
 
 
-def rejection(
-    reason: str, at: tuple[str | int, ...] = (), value: object = None, choices: Iterable[str] = ()
-) -> PydanticCustomError:
+def rejection(reason: str, at: tuple[str | int, ...] = (), value: object = None) -> PydanticCustomError:
     """Return an error that contains the remedy.
 
     :param at: Key path below the validated block; `value` is the value there.
-    :param choices: Valid values; the message suggests the nearest.
     """
-    context = {"reason": reason, "at": at, "value": value, "choices": tuple(choices)}
-    return PydanticCustomError("settings", "settings", context)
+    return PydanticCustomError("settings", "settings", {"reason": reason, "at": at, "value": value})
 
 
 def finite_number(value: object) -> float:

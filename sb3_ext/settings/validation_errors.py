@@ -68,8 +68,6 @@ def _mistakes(error: ErrorDetails, prefix: KeyPath) -> Iterator[tuple[KeyPath, s
             if context["at"]:
                 path, value = (*path, *context["at"]), context["value"]
             remedy = context["reason"]
-            if choices := context["choices"]:
-                remedy += f"; known: {', '.join(choices)}{did_you_mean(value, choices)}"
         case "behavior" | "sampler" | "parameter" as kind:
             key, reason, choices = _KINDS[kind]
             choices = choices or tuple(trainer_types())
@@ -77,8 +75,8 @@ def _mistakes(error: ErrorDetails, prefix: KeyPath) -> Iterator[tuple[KeyPath, s
                 path, value = (*path, key), value.get(key)
             remedy = f"give {reason}; known: {', '.join(choices)}{did_you_mean(value, choices)}"
         case "literal_error":
-            choices = re.findall(r"'([^']*)'", context["expected"])
-            remedy = f"give {either(choices)}{did_you_mean(value, choices)}"
+            allowed = re.findall(r"'([^']*)'", context["expected"])
+            remedy = f"give {either(allowed)}{did_you_mean(value, allowed)}"
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
             bounds = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
             ((bound, limit),) = context.items()
