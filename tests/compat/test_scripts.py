@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,9 +38,9 @@ SCENES = {
 }
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "unity_gym.compat", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=env)
 
 
 def test_every_script_is_run() -> None:
@@ -309,3 +311,133 @@ def test_modules_without_a_replacement_are_named_with_a_remedy(tmp_path: Path) -
     result = run(str(script))
     expected = [f"unity_gym.compat has no {name}; {remedy}" for name, remedy in NOT_PROVIDED.items() for _ in range(2)]
     assert result.stdout.splitlines() == expected, result.stderr
+
+
+PROCESSES = """
+import multiprocessing, sys
+from pathlib import Path
+from mlagents_envs.environment import UnityEnvironment
+from neighbor import LABEL
+
+class Result:
+    def __init__(self, *values):
+        self.values = values
+
+def work(worker_id):
+    assert sys.argv[1:] == ["an argument"] and Path(__file__).name == "script.py"
+    env = UnityEnvironment("a build", worker_id=worker_id)
+    env.reset()
+    (name, spec), = env.behavior_specs.items()
+    agents = len(env.get_steps(name)[0])
+    env.close()
+    return Result(LABEL, name, agents, spec.observation_specs[0].shape)
+
+def send(connection):
+    connection.send(work(0))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(METHOD)
+    with context.Pool(2) as pool:
+        for result in pool.map(work, [0, 1]):
+            print(*result.values)
+    receiver, sender = context.Pipe()
+    process = context.Process(target=send, args=(sender,))
+    process.start()
+    sender.close()
+    print(*receiver.recv().values)
+    process.join()
+"""
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_processes_that_a_script_starts_have_its_modules_and_options(tmp_path: Path, method: str) -> None:
+    (tmp_path / "neighbor.py").write_text("LABEL = 'neighbor'")
+    script = tmp_path / "script.py"
+    script.write_text(PROCESSES.replace("METHOD", repr(method)))
+    options = ["--scene", "GridWorld", "--areas", "2", "--image-layout", "HWC"]
+    result = run(*options, str(script), "an argument")
+    assert result.stdout == "neighbor GridWorld?team=0 2 (64, 84, 3)\n" * 3, result.stderr
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_uses_the_vectorized_environments_of_stable_baselines3(tmp_path: Path, method: str) -> None:
+    pytest.importorskip("stable_baselines3")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gymnasium, numpy as np\n"
+        "from mlagents_envs.environment import ActionTuple, UnityEnvironment\n"
+        "from stable_baselines3.common.vec_env import SubprocVecEnv\n"
+        "class Basic(gymnasium.Env):\n"
+        "    observation_space = gymnasium.spaces.Box(0, 1, (20,))\n"
+        "    action_space = gymnasium.spaces.Discrete(3)\n"
+        "    def __init__(self):\n"
+        "        self.env = UnityEnvironment('a build')\n"
+        "    def reset(self, seed=None, options=None):\n"
+        "        self.env.reset()\n"
+        "        self.name, = self.env.behavior_specs\n"
+        "        return self.env.get_steps(self.name)[0].obs[0][0], {}\n"
+        "    def step(self, action):\n"
+        "        self.env.set_actions(self.name, ActionTuple(discrete=np.full((1, 1), action)))\n"
+        "        self.env.step()\n"
+        "        decisions, terminals = self.env.get_steps(self.name)\n"
+        "        steps = terminals or decisions\n"
+        "        return steps.obs[0][0], steps.reward[0], bool(terminals), False, {}\n"
+        "    def close(self):\n"
+        "        self.env.close()\n"
+        "if __name__ == '__main__':\n"
+        f"    env = SubprocVecEnv([Basic, Basic], start_method={method!r})\n"
+        "    env.reset()\n"
+        "    for _ in range(20):\n"
+        "        observations, *_ = env.step([2, 2])\n"
+        "    env.close()\n"
+        "    print(observations.shape)\n"
+    )
+    result = run("--scene", "Basic", "--areas", "1", str(script))
+    assert result.stdout == "(2, 20)\n", result.stderr
+
+
+def test_an_error_of_a_started_process_names_the_line_of_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing, os\n"
+        "def fail():\n"
+        "    raise ValueError('an error of the script')\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=fail)\n"
+        "    process.start()\n"
+        "    process.join()\n"
+        "    print(process.exitcode)\n"
+        "    fail()\n"
+    )
+    result = run(str(script))
+    assert result.returncode == 1
+    assert result.stdout == "1\n"
+    line = f"File \"{script}\", line 3, in fail\n    raise ValueError('an error of the script')\n"
+    assert result.stderr.count(line) == 2
+    assert result.stderr.count("\nValueError: an error of the script\n") == 2
+
+
+def test_processes_use_the_packages_that_the_script_uses(tmp_path: Path) -> None:
+    """Also where Unity's packages are installed."""
+    (tmp_path / "mlagents_envs").mkdir()
+    (tmp_path / "mlagents_envs" / "__init__.py").write_text("__version__ = 'theirs'")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing, mlagents_envs\n"
+        "def show():\n"
+        "    print(mlagents_envs.__version__, flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    show()\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=show)\n"
+        "    process.start()\n"
+        "    process.join()\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    for options, version in (([], "theirs"), (["--replace"], "1.1.0")):
+        assert run(*options, str(script), env=environment).stdout == f"{version}\n" * 2
+
+
+def test_the_module_of_a_script_needs_one() -> None:
+    command = [sys.executable, "-m", "unity_gym.compat.script"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "must be started by `python -m unity_gym.compat SCRIPT`" in result.stderr

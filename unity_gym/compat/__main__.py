@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import runpy
-import sys
 from pathlib import Path
 
 from unity_gym.compat import install
+from unity_gym.compat.launch import run_script
 from unity_gym.errors import UnityGymError
 from unity_gym.registration import SCENES
 
@@ -41,13 +40,17 @@ def main() -> None:
     options = parser.parse_args()
     if not Path(options.script).is_file():
         parser.error(f"script must be a file, got {options.script}")
+    install_options = {
+        "replace": options.replace,
+        "scene": options.scene,
+        "areas": options.areas,
+        "image_layout": options.image_layout,
+    }
     try:
-        install(replace=options.replace, scene=options.scene, areas=options.areas, image_layout=options.image_layout)
+        install(**install_options)
     except UnityGymError as error:
         parser.error(str(error))
-    sys.argv = [options.script, *options.arguments]
-    sys.path.insert(0, str(Path(options.script).resolve().parent))
-    runpy.run_path(options.script, run_name="__main__")
+    run_script(options.script, options.arguments, install_options)
 
 
 if __name__ == "__main__":
