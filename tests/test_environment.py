@@ -373,6 +373,7 @@ def test_a_script_written_for_mlagents_envs_runs(editor: Editor) -> None:
     assert isinstance(step, DecisionStep)
     assert step.obs[0].tolist() == [0, 5]
     assert (step.reward, step.agent_id, step.group_id, step.group_reward) == (2.5, 5, 1, 1.25)
+    assert type(step.reward) is type(step.group_reward) is np.float32
     assert step.action_mask is not None
     assert [mask.shape for mask in step.action_mask] == [(3,), (300,)]
     assert dict(decision_steps).keys() == {3, 5, 4}
@@ -385,7 +386,8 @@ def test_a_script_written_for_mlagents_envs_runs(editor: Editor) -> None:
     assert 5 in decision_steps, "an ended agent has started its next episode in the same message"
     end = terminal_steps[5]
     assert isinstance(end, TerminalStep)
-    assert end.interrupted is True
+    assert end.interrupted is np.True_
+    assert type(end.reward) is type(end.group_reward) is np.float32
     assert (end.reward, end.group_reward, end.group_id, end.agent_id) == (2.5, 1.25, 1, 5)
     env.close()
     editor.join()

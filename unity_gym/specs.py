@@ -233,22 +233,22 @@ class DecisionStep(NamedTuple):
     """One agent that requests a decision; see `DecisionSteps`."""
 
     obs: list[Array]
-    reward: float
+    reward: np.float32
     agent_id: int
     action_mask: list[Array] | None
     group_id: int
-    group_reward: float
+    group_reward: np.float32
 
 
 class TerminalStep(NamedTuple):
     """One agent whose episode ended; see `TerminalSteps`."""
 
     obs: list[Array]
-    reward: float
-    interrupted: bool
+    reward: np.float32
+    interrupted: np.bool_
     agent_id: int
     group_id: int
-    group_reward: float
+    group_reward: np.float32
 
 
 class _Steps:
@@ -304,11 +304,11 @@ class DecisionSteps(_Steps, Mapping[int, DecisionStep]):
         row = self._row(agent_id)
         return DecisionStep(
             [array[row] for array in self.obs],
-            float(self.reward[row]),
+            self.reward[row],
             agent_id,
             None if self.action_mask is None else [branch[row] for branch in self.action_mask],
             int(self.group_id[row]),
-            float(self.group_reward[row]),
+            self.group_reward[row],
         )
 
     @staticmethod
@@ -350,11 +350,11 @@ class TerminalSteps(_Steps, Mapping[int, TerminalStep]):
         row = self._row(agent_id)
         return TerminalStep(
             [array[row] for array in self.obs],
-            float(self.reward[row]),
-            bool(self.interrupted[row]),
+            self.reward[row],
+            self.interrupted[row],
             agent_id,
             int(self.group_id[row]),
-            float(self.group_reward[row]),
+            self.group_reward[row],
         )
 
     @staticmethod
