@@ -110,6 +110,34 @@ def test_images_of_low_level_steps_are_channel_last_where_asked(tmp_path: Path) 
     assert run("--image-layout", "HWC", str(script)).stdout == "(64, 84, 3) (64, 84, 3)\n"
 
 
+def test_steps_of_no_agent_have_no_action_mask(tmp_path: Path) -> None:
+    """In WallJump, an agent changes between two behaviors, so that one of them has no agent."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from mlagents_envs.base_env import DecisionSteps\n"
+        "from mlagents_envs.environment import UnityEnvironment\n"
+        "env = UnityEnvironment('a build')\n"
+        "env.reset()\n"
+        "sizes = set()\n"
+        "while len(env.behavior_specs) < 2 or len(sizes) < 2:\n"
+        "    for name, spec in env.behavior_specs.items():\n"
+        "        steps, _ = env.get_steps(name)\n"
+        "        assert isinstance(steps, DecisionSteps) and steps is env.get_steps(name)[0]\n"
+        "        if len(steps):\n"
+        "            assert [len(mask[0]) for mask in steps.action_mask] == [3, 3, 3, 2]\n"
+        "        else:\n"
+        "            assert steps.action_mask is None\n"
+        "        assert DecisionSteps.empty(spec).action_mask is None\n"
+        "        sizes.add(len(steps))\n"
+        "        env.set_actions(name, spec.action_spec.random_action(len(steps)))\n"
+        "    env.step()\n"
+        "env.close()\n"
+        "print('done')\n"
+    )
+    result = run("--scene", "WallJump", "--areas", "1", str(script))
+    assert result.stdout == "done\n", result.stderr
+
+
 def test_the_gym_wrapper_names_the_behaviors_between_which_an_agent_changes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -26,7 +26,8 @@ from unity_gym.errors import (
 from unity_gym.player import EMBEDDED
 from unity_gym.registration import SCENES
 from unity_gym.side_channels import SideChannel
-from unity_gym.specs import ActionTuple, Array, BehaviorSpec, DecisionSteps, ObservationSpec, TerminalSteps
+from unity_gym.specs import ActionTuple, Array, BehaviorSpec, ObservationSpec, TerminalSteps
+from unity_gym.specs import DecisionSteps as _DecisionSteps
 
 __version__ = "1.1.0"
 
@@ -61,6 +62,21 @@ options = ScriptOptions()
 
 
 _unitys_errors = raised_as(UnityEnvironmentException, NotReadyError, PlayerError, UnityGymError)
+
+
+class DecisionSteps(_DecisionSteps):
+    """`unity_gym.specs.DecisionSteps`, whose `action_mask` is None where no agent requests a decision."""
+
+    @staticmethod
+    def empty(spec: BehaviorSpec, visual_dtype: str = "float32") -> DecisionSteps:
+        """Return decision steps of no agents, with the shapes of `spec`."""
+        return DecisionSteps.from_steps(_DecisionSteps.empty(spec, visual_dtype))
+
+    @staticmethod
+    def from_steps(steps: _DecisionSteps) -> DecisionSteps:
+        """Return decision steps with the same arrays."""
+        mask = steps.action_mask if len(steps) else None
+        return DecisionSteps(steps.obs, steps.reward, steps.agent_id, mask, steps.group_id, steps.group_reward)
 
 
 class BehaviorMapping(Mapping[str, BehaviorSpec]):
@@ -196,9 +212,14 @@ class UnityEnvironment(_UnityEnvironment, BaseEnv):
             specs = MappingProxyType({name: channel_last_spec(spec) for name, spec in specs.items()})
         return BehaviorMapping(specs)
 
+    def _read(self, data: bytes | bytearray) -> None:
+        super()._read(data)
+        self._steps = {name: (DecisionSteps.from_steps(steps), ends) for name, (steps, ends) in self._steps.items()}
+
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
         """Return the agents that request a decision and those whose episode ended."""
         decisions, terminals = super().get_steps(behavior_name)
+        assert isinstance(decisions, DecisionSteps)  # by `_read`
         if self.image_layout == "HWC":
             decisions = DecisionSteps(
                 [channel_last(array) for array in decisions.obs],

@@ -24,11 +24,11 @@ _MANAGER = {"SideChannelManager": "unity_gym.compat.side_channel_manager"}
 _TIMER = dict.fromkeys(("hierarchical_timer", "timed"), "unity_gym.compat.timers")
 
 _SPECS = (
-    "ActionSpec ActionTuple BehaviorSpec DecisionStep DecisionSteps DimensionProperty ObservationSpec ObservationType "
-    "TerminalStep TerminalSteps"
+    "ActionSpec ActionTuple BehaviorSpec DecisionStep DimensionProperty ObservationSpec ObservationType TerminalStep "
+    "TerminalSteps"
 )
 _BASE_ENV = dict.fromkeys(_SPECS.split(), "unity_gym.specs") | dict.fromkeys(
-    ("AgentId", "BaseEnv", "BehaviorMapping", "BehaviorName", "GroupId"), _ENVIRONMENT
+    ("AgentId", "BaseEnv", "BehaviorMapping", "BehaviorName", "DecisionSteps", "GroupId"), _ENVIRONMENT
 )
 _BASE_ENV["UnityActionException"] = _EXCEPTIONS
 _RAISED = dict.fromkeys(
