@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
@@ -58,12 +59,17 @@ def _flag(value: object) -> bool:
 
 
 def _text(value: object) -> str:
-    """Return a string, also from a whole number, for names such as `run_id: 5`."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+    """Return a string, also from a whole number or a date, for names such as `run_id: 5` and `run_id: 2020-01-01`."""
+    if (isinstance(value, int) and not isinstance(value, bool)) or type(value) is date:
+        return str(value)  # but not 1.10, which would become 1.1, or a time of day
     if isinstance(value, str) and value:
         return value
     raise rejection("give a text, and put it in quotes where YAML takes it for something else")
+
+
+def _argument(value: object) -> str:
+    """Return a command-line argument as ML-Agents does: 1.5 becomes "1.5", and true becomes "True"."""
+    return str(value) if isinstance(value, (bool, int, float, date)) else _text(value)
 
 
 def nothing_is_empty(value: object) -> object:
@@ -75,6 +81,7 @@ Number = Annotated[float, BeforeValidator(finite_number)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, BeforeValidator(_text)]
+Argument = Annotated[str, BeforeValidator(_argument)]
 PathText = Annotated[Text, AfterValidator(os.path.expanduser)]
 """Path of a file or folder, also with `~` for the home folder."""
 

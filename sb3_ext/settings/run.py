@@ -12,6 +12,7 @@ from sb3_ext.plugins import WRITERS, plugin_names
 from sb3_ext.settings.behaviors import AnyBehavior, BehaviorSettings
 from sb3_ext.settings.blocks import (
     OWN,
+    Argument,
     Block,
     Count,
     CountOrMinusOne,
@@ -37,7 +38,7 @@ class EnvSettings(Block):
 
     env_path: Text | None = None
     """Build, `Unity-<Scene>-v0`, or `Unity-v0` for the Editor."""
-    env_args: list[Text] | None = None
+    env_args: list[Argument] | None = None
     """Command-line arguments for the player."""
     base_port: Annotated[Whole, Ge(1), Le(65535)] = 5005
     """Player i listens on `base_port + i`. Free ports are picked unless the key is given. For the Editor it is 5004

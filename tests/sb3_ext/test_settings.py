@@ -177,6 +177,23 @@ def test_numbers_may_be_strings_and_whole_floats() -> None:
     assert (ball.max_steps, ball.time_horizon, ball.hyperparameters.learning_rate) == (10_000_000, 64, 3e-4)
 
 
+def test_arguments_of_the_player_may_be_numbers_and_booleans() -> None:
+    """They become the strings that ML-Agents passes to the player."""
+    settings = loads(
+        behavior() + "env_settings: {env_args: [--level, 3, --speed, 1.5, --flag, true, --day, 2020-01-01]}"
+    )
+    expected = ["--level", "3", "--speed", "1.5", "--flag", "True", "--day", "2020-01-01"]
+    assert settings.env_settings.env_args == expected
+    assert loads(dump(settings)) == settings
+
+
+def test_names_of_runs_may_be_whole_numbers_and_dates() -> None:
+    settings = loads(behavior() + "checkpoint_settings: {run_id: 2020-01-02, initialize_from: 5}")
+    assert settings.checkpoint_settings.run_id == "2020-01-02"
+    assert settings.checkpoint_settings.initialize_from == "5"
+    assert loads(dump(settings)) == settings
+
+
 def test_beta_and_epsilon_follow_the_schedule_of_the_learning_rate() -> None:
     text = behavior(hyperparameters={"learning_rate_schedule": "constant", "epsilon_schedule": "linear"})
     hyperparameters = loads(text).behaviors["Ball"].hyperparameters
@@ -465,6 +482,10 @@ BROKEN = [
     ("behaviors: {Ball: ppo}", 1, B, "'ppo'", "give a block of keys"),
     (HYPER.replace("@", "learning_rate: .inf"), 5, f"{H}.learning_rate", "inf", "give a finite number"),
     ("env_settings: {env_args: --level 3}", 1, "env_settings.env_args", "'--level 3'", "give a list"),
+    ("env_settings: {env_args: [--level, [3]]}", 1, "env_settings.env_args[1]", "[3]", "give a text"),
+    ("checkpoint_settings: {run_id: 1.10}", 1, "checkpoint_settings.run_id", "1.1", "quotes"),
+    ("checkpoint_settings: {run_id: true}", 1, "checkpoint_settings.run_id", "True", "quotes"),
+    ("checkpoint_settings: {run_id: 2020-01-01 10:00:00}", 1, "checkpoint_settings.run_id", "2020", "quotes"),
     ("debug: 1", 1, "debug", "1", "give true or false"),
     # Values out of range
     (BALL.replace("@", "trainer_type: pro"), 3, f"{B}.trainer_type", "'pro'", "did you mean ppo?"),
