@@ -90,6 +90,34 @@ def test_a_package_has_its_modules_without_importing_them(tmp_path: Path) -> Non
     assert "module 'mlagents_envs' has no attribute 'unknown'" in result.stderr
 
 
+def test_every_module_has_a_file(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import importlib, inspect, os\n"
+        f"for name in {list(MODULES)}:\n"
+        "    assert os.path.isfile(inspect.getfile(importlib.import_module(name)))\n"
+        "print('done')\n"
+    )
+    result = run(str(script))
+    assert result.stdout == "done\n", result.stderr
+
+
+def test_a_closed_environment_returns_the_last_state() -> None:
+    env = compat_environment.UnityEnvironment("embedded:Basic", seed=1)
+    env.reset()
+    ((name, spec),) = env.behavior_specs.items()
+    env.step()
+    decisions, terminals = env.get_steps(name)
+    env.close()
+    assert env.get_steps(name) == (decisions, terminals)
+    env.set_actions(name, spec.action_spec.empty_action(len(decisions)))  # Unity's accepts actions, too
+    with pytest.raises(exceptions.UnityActionException, match="is closed"):
+        env.get_steps("Other")
+    for call in (env.step, env.reset):
+        with pytest.raises(exceptions.UnityEnvironmentException, match="is closed"):
+            call()
+
+
 def test_a_missing_script_is_named() -> None:
     result = run("nothing.py")
     assert result.returncode == 2

@@ -131,8 +131,9 @@ class BaseEnv(ABC):
 class UnityEnvironment(_UnityEnvironment, BaseEnv):
     """`unity_gym.environment.UnityEnvironment` with the behavior of Unity's own class.
 
-    A `step()` before the first `reset()` resets, and `behavior_specs` is a `BehaviorMapping`. For the parameters, see
-    `unity_gym.environment.UnityEnvironment`. Errors have the classes that scripts catch.
+    A `step()` before the first `reset()` resets, and `behavior_specs` is a `BehaviorMapping`. After `close()`,
+    `get_steps` returns the last state. Errors have the classes that scripts catch. For the parameters, see
+    `unity_gym.environment.UnityEnvironment`.
 
     :raises UnityEnvironmentException: If the player could not be started, ended or has another version.
     :raises UnityTimeOutException: If the player did not connect in time.
@@ -240,6 +241,8 @@ class UnityEnvironment(_UnityEnvironment, BaseEnv):
         return decisions, terminals
 
     def _require_behavior(self, name: str) -> None:
+        if self._closed_because is not None and name in self._specs:
+            return  # scripts read the last state after close(); step() and reset() raise
         try:
             super()._require_behavior(name)
         except (InvalidValueError, NotReadyError) as error:

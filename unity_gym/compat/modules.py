@@ -198,7 +198,9 @@ class _UnityNames(MetaPathFinder, Loader):
         if fullname not in MODULES:
             return None
         is_package = any(name.startswith(f"{fullname}.") for name in MODULES)
-        return ModuleSpec(fullname, self, origin=__name__, is_package=is_package)
+        spec = ModuleSpec(fullname, self, origin=__file__, is_package=is_package)
+        spec.has_location = True  # a `__file__`, which `inspect.getfile` requires
+        return spec
 
     def exec_module(self, module: ModuleType) -> None:
         """Fill a module with its names; those of a package include its modules, which some scripts never import."""
