@@ -82,7 +82,7 @@ def main() -> None:
         evaluation = EvalCallback(
             eval_env,
             n_eval_episodes=EVALUATION_EPISODES,
-            eval_freq=12_000 // env.num_envs,  # calls, each of `num_envs` timesteps
+            eval_freq=min(12_000, arguments.timesteps) // env.num_envs,  # calls, each of `num_envs` timesteps
             best_model_save_path=str(arguments.output),
             log_path=str(arguments.output),
             callback_after_eval=StopWhenSteady(),

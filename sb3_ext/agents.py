@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, unwrap_vec_normalize
 
 from sb3_ext.vec_env import UnityVecEnv
 from unity_gym.errors import ActionError, UnityGymError
@@ -116,8 +116,11 @@ def unity_behavior(env: Env) -> tuple[BehaviorSpec, ObservationLayout] | None:
 
     The sensors are those of the behavior, the actions those of the action space, which a wrapper may change.
 
-    :return: None for other environments, and if a wrapper changes the observation space.
+    :return: None for other environments, and if a wrapper changes the observation space or `VecNormalize` normalizes
+        observations, so that lists of entities have no empty rows.
     """
+    if isinstance(env, VecEnv) and (normalizing := unwrap_vec_normalize(env)) is not None and normalizing.norm_obs:
+        return None
     base: Any = env.unwrapped
     if isinstance(base, SubprocVecEnv):
         is_unity = base.has_attr("behavior_name") and base.has_attr("layout")

@@ -27,7 +27,15 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
-from sb3_ext.agents import Agents, AgentTableLike, SpaceAdapter, UnityAgents, VecEnvAgents, unity_behavior
+from sb3_ext.agents import (
+    Agents,
+    AgentTableLike,
+    SpaceAdapter,
+    UnityAgents,
+    VecEnvAgents,
+    memory_before,
+    unity_behavior,
+)
 from sb3_ext.collector import Collection, Collector
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
@@ -632,12 +640,33 @@ class UnityAlgorithm(BaseAlgorithm):
     ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
         """Return the actions for one observation or a batch; see `AgentPolicy.predict`.
 
-        Without `action_masks`, the present observations of the model's own `UnityVecEnv` get its masks. For others, a
+        The recurrent state of rows of the model's own `UnityVecEnv` that request no decision stays the same. Without
+        `action_masks`, the present observations of the model's own `UnityVecEnv` get its masks. For others, a
         warning reports that the model's environment masks actions.
         """
         if action_masks is None:
             action_masks = self._present_masks(observation)
-        return self.acting_policy.predict(observation, state, episode_start, deterministic, action_masks)
+        actions, memory = self.acting_policy.predict(observation, state, episode_start, deterministic, action_masks)
+        if memory is not None:
+            self._keep_memory_of_waiting_rows(observation, state, episode_start, memory)
+        return actions, memory
+
+    def _keep_memory_of_waiting_rows(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None,
+        episode_start: np.ndarray | None,
+        memory: tuple[np.ndarray, ...],
+    ) -> None:
+        """Keep the recurrent state of agents of the model's own `UnityVecEnv` that do not request a decision now."""
+        unity = None if self.env is None else self.env.unwrapped
+        if not isinstance(unity, UnityVecEnv) or unity.table.requests_decision.all():
+            return
+        if not unity.is_current(observation):
+            return
+        waits = ~unity.table.requests_decision
+        before = memory_before(state, episode_start, len(waits), memory[0].shape[1])
+        memory[0][waits] = before[waits]
 
     def _present_masks(self, observation: np.ndarray | dict[str, np.ndarray]) -> np.ndarray | None:
         """Return the masks of the model's environment if it is in the state of this observation."""

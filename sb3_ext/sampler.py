@@ -361,22 +361,24 @@ class Sampler:
         return sum(collector.collected for collector in self._collectors(name)) if name in self._behaviors else 0
 
     def _collect_rest(self, request: Request, samples: Samples, proceed: Callable[[], bool]) -> None:
-        """Step until all stored decisions have an outcome, which takes few steps."""
+        """Step until all stored decisions have an outcome, which takes few steps unless an agent has fallen silent."""
         for _ in range(_PATIENCE):
             if not self._take_rest(request, samples) or not proceed():
-                break
+                return
             self._step(request, samples)
+        self._take_rest(request, samples, waits_for_outcomes=False)
 
-    def _take_rest(self, request: Request, samples: Samples) -> bool:
+    def _take_rest(self, request: Request, samples: Samples, waits_for_outcomes: bool = True) -> bool:
         """Return the remaining decisions of behaviors that no longer learn, once they have an outcome.
 
+        :param waits_for_outcomes: Wait for the outcomes of all decisions; else those without one are left out.
         :return: Whether outcomes are still missing.
         """
         waits = False
         for name in self._assignments:
             if name in request.collect:
                 self._finished.discard(name)
-            elif any(collector.has_open_decisions for collector in self._collectors(name)):
+            elif waits_for_outcomes and any(collector.has_open_decisions for collector in self._collectors(name)):
                 waits = True
             elif name not in self._finished:
                 self._finished.add(name)

@@ -137,6 +137,7 @@ class SelfPlay:
                 f"play_against_latest_model_ratio must be a share from 0 to 1, got {play_against_latest_model_ratio}"
             )
         self._initial_elo, self._paths = initial_elo, [os.fspath(path) for path in opponents]
+        self.seed = seed
         self._rng = np.random.default_rng(seed)
         self._kept = SelfPlayState(initial_elo, {}, [], self._rng.bit_generator.state)
         self._model: LearningModel | None = None

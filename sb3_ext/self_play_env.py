@@ -75,10 +75,12 @@ class SelfPlayVecEnv(UnityVecEnv):
                 f"{behavior} has no opponents: {self._teams[0]} is the only team of the scene. Use UnityVecEnv, or "
                 "give the agents team ids in Unity"
             )
-        swap_steps = self.self_play.swap_steps
+        swap_steps, seed = self.self_play.swap_steps, self.self_play.seed
         self._plays = {
-            name: FixedOpponents(self._opponents[plain], tables[name].spec, swap_steps)
-            for name, plain in others.items()
+            name: FixedOpponents(
+                self._opponents[plain], tables[name].spec, swap_steps, None if seed is None else seed + number
+            )
+            for number, (name, plain) in enumerate(sorted(others.items()), 1)
         }
         for name in self._teams:
             tables[name].reserve(max(len(tables[team]) for team in self._teams))

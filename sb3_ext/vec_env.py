@@ -251,8 +251,8 @@ class UnityVecEnv(VecEnv):
             self._has_warned = True
             warnings.warn(
                 f"with wait_for='any' the rows {rows[:10].tolist()} have not requested a decision: algorithms of SB3 "
-                "learn from such rows as if they had acted. Use those of sb3_ext, skip rows whose info has "
-                "requests_decision False, or pass wait_for='all'",
+                "learn from such rows as if they had acted. Use those of sb3_ext, or skip rows whose info has "
+                "requests_decision False",
                 stacklevel=3,
             )
 

@@ -41,15 +41,6 @@ def test_a_virtual_screen_is_rejected_where_players_do_not_draw_on_it(
         VirtualDisplay()
 
 
-def test_a_sweep_on_windows_ends_no_process_to_see_whether_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    from sb3_ext import sweep
-
-    monkeypatch.setattr("sys.platform", "win32")
-    monkeypatch.setattr("os.kill", lambda *_: pytest.fail("os.kill ends processes on Windows"))
-    assert sweep._is_running(1)
-
-
 def test_configurations_are_found_by_name() -> None:
     pytest.importorskip("torch")
     from sb3_ext.settings.document import SettingsError

@@ -362,7 +362,7 @@ class PlayerPool(LaunchedPlayers):
                     f"has a Decision Requester, or raise timeout_wait\nplayer {waiting[0]}: {self.options.file_name}"
                 )
             waiting = self._waiting(autoreset)
-        if not self._has_reported_rhythms and self._has_repeated_action(requests):
+        if not self._has_reported_rhythms and (self._has_repeated_action(requests) or self._has_answered_request()):
             self._report_rhythms(requests, exchanges)
 
     def _waiting(self, autoreset: bool) -> list[int]:
@@ -387,6 +387,14 @@ class PlayerPool(LaunchedPlayers):
                     return True
         return False
 
+    def _has_answered_request(self) -> bool:
+        """Return whether a request that the next action is for was answered with a repeated action already."""
+        pending = dict.fromkeys(self.tables, 0)
+        for (behavior, _), rows in self._requesting.items():
+            if (name := self._table_names[behavior]) is not None:
+                pending[name] += len(indices(rows))
+        return any(np.count_nonzero(table.requests_decision) > pending[name] for name, table in self.tables.items())
+
     def _report_rhythms(self, requests: Mapping[str, Array], exchanges: int) -> None:
         """Warn once that the agents request decisions at different times."""
         self._has_reported_rhythms = True
@@ -397,9 +405,9 @@ class PlayerPool(LaunchedPlayers):
                 ids = self.tables[name].agent_id[alive & (counts == count)].tolist()
                 groups.append(f"{_listed(ids)} of behavior {name!r} {count}")
         warnings.warn(
-            f"In one step of {exchanges} exchanges, the agents requested different numbers of decisions: "
-            f"{', '.join(groups)}. An agent that requests one before the others repeats its action, and its rewards "
-            f"are summed. {_ANY_MODE}",
+            f"In one step of {exchanges} exchanges, the agents requested decisions at different times: "
+            f"{', '.join(groups)}. An agent that requests one before the others repeats its action, its rewards are "
+            f"summed, and its next action follows the observation before. {_ANY_MODE}",
             stacklevel=4,
         )
 

@@ -10,6 +10,7 @@ import pytest
 from stable_baselines3.common.logger import configure
 
 from sb3_ext import POCA, PPO, MultiBehaviorTraining, SelfPlay
+from stand_ins import scripted_player
 from unity_gym.errors import InvalidValueError, UnityGymError
 
 SMALL = {"buffer_size": 128, "batch_size": 64, "policy_kwargs": {"hidden_units": 8, "num_layers": 1}, "seed": 1}
@@ -66,3 +67,12 @@ def test_missing_models_and_settings_are_named(training: MultiBehaviorTraining) 
         training.learn(models, 10, {"Keeper": SelfPlay()})
     with pytest.raises(UnityGymError, match=r"model of behavior 'Goalie': .* incompatible with the behavior spec"):
         training.learn({"Goalie": models["Striker"], "Striker": models["Striker"]}, 10)
+
+
+def test_the_last_decisions_are_learned_from_although_an_agent_has_fallen_silent(tmp_path: Path) -> None:
+    with MultiBehaviorTraining(file_name=scripted_player.launcher(tmp_path, "silence")) as training:
+        model = PPO.from_spec("UnityPolicy", training.behavior_specs["Walker"], **SMALL | {"buffer_size": 1000})
+        training.learn({"Walker": model}, 200)
+    assert model.num_timesteps >= 200
+    assert model._n_updates == 3  # the epochs of one update
+    assert not model.has_experience

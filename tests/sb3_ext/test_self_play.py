@@ -355,7 +355,12 @@ def test_a_model_file_acts_as_opponent_and_is_rated(make: Any, tmp_path: Path) -
 def test_model_files_act_for_a_behavior_that_does_not_learn(make: Any, tmp_path: Path) -> None:
     whole = make(scene="Hunt", kind=UnityVecEnv, behavior="Prey")
     small(whole).export_onnx(tmp_path / "Prey.onnx")
-    env = make(SelfPlay(), scene="Hunt", behavior="Hunter", opponents={"Prey": [tmp_path / "Prey.onnx"]})
+    hunt = {"scene": "Hunt", "behavior": "Hunter", "opponents": {"Prey": [tmp_path / "Prey.onnx"]}}
+    env, again = make(SelfPlay(seed=1), **hunt), make(SelfPlay(seed=1), **hunt)
+    draws = [
+        [opponents._rng.integers(1000) for opponents in each._plays.values() for _ in range(3)] for each in (env, again)
+    ]
+    assert draws[0] == draws[1]
     assert env.num_envs == ROWS
     model = small(env, POCA)
     model.learn(200, callback=SelfPlayCallback())

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +350,8 @@ def test_wrappers_that_keep_the_space_keep_unitys_sensors(dtype: str, tmp_path: 
         assert list(OnnxPolicy(tmp_path / "model.onnx", form).spec.observation_specs) == expected
     model.set_env(env)  # whose agents act one by one
     model.learn(60)
+    normalized = UnityPPO("UnityPolicy", VecNormalize(env, norm_obs_keys=["vector"]), device="cpu")
+    assert sensors_of(normalized) != expected  # the empty rows of entities would not be recognized
     stacked = UnityPPO("UnityPolicy", VecFrameStack(env, 2), device="cpu")  # one array per key of another space
     assert {sensor.shape for sensor in sensors_of(stacked)} >= {(16,), (10,)}
     env.close()
@@ -424,3 +427,33 @@ def test_the_actions_that_unity_receives_behind_a_wrapper_are_recorded(tmp_path:
     env.close()
     assert len(demonstration) > 5
     np.testing.assert_allclose(demonstration.actions.continuous, 0.25)
+
+
+def test_agents_that_decide_in_turn_are_reported_unless_each_acts_when_it_decides(tmp_path: Path) -> None:
+    build = scripted_player.launcher(tmp_path, "turns")
+    env = UnityVecEnv(file_name=build, num_envs=2)
+    env.reset()
+    with pytest.warns(UserWarning, match=r"requested decisions at different times.*pass wait_for=\"any\""):
+        env.step(np.zeros((2, 1), np.float32))
+    env.close()
+    env = UnityVecEnv(file_name=build, num_envs=2, wait_for="any")
+    env.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*different times")
+        for _ in range(3):
+            env.step(np.zeros((2, 1), np.float32))
+    env.close()
+
+
+def test_the_memory_of_an_agent_advances_with_its_own_decisions(tmp_path: Path) -> None:
+    env = UnityVecEnv(file_name=scripted_player.launcher(tmp_path, "turns"), num_envs=2, wait_for="any")
+    model = UnityPPO("UnityPolicy", env, device="cpu", policy_kwargs={"memory_size": 8, "hidden_units": 8})
+    observations, state = env.reset(), None
+    for step in range(6):
+        before = state
+        actions, state = model.predict(observations, state)
+        assert state is not None
+        if before is not None:
+            assert (state[0] != before[0]).any(1).tolist() == [step % 2 == 0, step % 2 == 1]
+        observations = env.step(actions)[0]
+    env.close()

@@ -6,6 +6,7 @@ Each script yields one state after another: the agents of each behavior, and sid
 from __future__ import annotations
 
 import argparse
+import itertools
 import struct
 import sys
 import time
@@ -119,11 +120,28 @@ def manager() -> Script:
         yield {"Manager": [Agent(1, {})], "Walker": [Agent(2)]}
 
 
+def turns() -> Script:
+    """Two agents that decide in turn; observations count an agent's decisions."""
+    decisions = [0, 0]
+    for exchange in itertools.count():
+        now = exchange % 2
+        decisions[now] += 1
+        due = [0, 1] if not exchange else [now]
+        yield {"Walker": [Agent(1 + agent, {"vector": [decisions[agent], 1.0]}) for agent in due]}
+
+
+def silence() -> Script:
+    """Agent 1 makes one decision and falls silent."""
+    yield {"Walker": [Agent(1), Agent(2), Agent(3)]}
+    while True:
+        yield {"Walker": [Agent(2), Agent(3)]}
+
+
 SCRIPTS: dict[str, Callable[[], Script]] = {
     script.__name__: script
     for script in (
         *(camera, late_camera, empty_grid, freeze, unsorted_sensors, entities, pause),
-        manager,
+        *(manager, turns, silence),
     )
 }
 

@@ -55,7 +55,7 @@ def assert_columns_are(steps: tuple[DecisionSteps, TerminalSteps], agents: Seque
         for seen, sensor in zip(found.obs, agent.sensors, strict=True):
             np.testing.assert_array_equal(seen, sensor.values, strict=True)
         if isinstance(found, TerminalStep):
-            assert found.interrupted is agent.interrupted
+            assert found.interrupted is np.bool_(agent.interrupted)
         else:
             forbidden = [False] * sum(BRANCHES) if agent.mask is None else list(agent.mask)
             assert isinstance(found, DecisionStep)

@@ -2,4 +2,5 @@
 
 from unity_gym.compat.launch import script_code
 
-exec(script_code(globals()))
+if __name__ in ("__main__", "__mp_main__"):
+    exec(script_code(globals()))
