@@ -9,7 +9,8 @@ import pytest
 
 from stand_ins.in_process_scene import held_scene
 from unity_gym.environment import UnityEnvironment
-from unity_gym.scenes import drawing
+from unity_gym.scenes import drawing, rotations
+from unity_gym.scenes.perspective import draw
 from unity_gym.scenes.visual_food_collector import VisualFoodCollector
 from unity_gym.specs import ActionTuple, Array
 
@@ -99,6 +100,33 @@ def test_food_is_seen_where_it_lies_at_its_size(held) -> None:
         assert len(rows) == pytest.approx(np.pi * (focal * 0.5 / 8) ** 2, rel=0.15)
 
 
+def test_level_faces_have_the_colors_of_unitys_materials(held) -> None:
+    _, scene = held
+    for agent in range(4):
+        put(scene, agent, 3 * agent, 0)
+    scene.shapes.tag[0, 1] = scene._tag_of_frozen
+    scene.good_until[0, 2] = scene.bad_until[0, 3] = 1000
+    colors = [(62, 195, 255), (137, 139, 143), (140, 238, 151), (238, 92, 75)]  # GridWorld's, from Unity's images
+    for agent, color in enumerate(colors):
+        assert seen_from_above(scene, 3 * agent, 0) == color
+    assert seen_from_above(scene, 0, 0.51) == (255, 213, 71)  # the headband around the agent
+    put_food(scene, GOOD, -3, 0)
+    put_food(scene, BAD, -6, 0)
+    assert seen_from_above(scene, -3, 0) == pytest.approx(colors[2], abs=1)
+    assert seen_from_above(scene, -6, 0) == pytest.approx(colors[3], abs=1)
+
+
+def seen_from_above(scene: VisualFoodCollector, x: float, z: float) -> tuple[int, ...]:
+    """Return the color that a camera straight above (x, z) sees in its middle."""
+    scene._move_solids()
+    image = np.empty((1, 1, 1, 3), np.uint8)
+    everything, down = np.zeros((1, 2), np.int64), rotations.euler(90, 0)[np.newaxis]
+    position = np.array([[x, 20.0, z]])
+    solids = scene._solids.arrays
+    draw(image, np.zeros(1, np.int64), everything, position, down, 1.0, 0.1, solids, np.zeros(3), False)
+    return tuple(image.ravel().tolist())
+
+
 def test_objects_outside_the_view_or_covered_are_not_seen(held) -> None:
     _, scene = held
     put_food(scene, GOOD, 8, 8)  # at 45°, beyond the 30° of the camera
@@ -118,7 +146,9 @@ def test_agents_see_each_other_but_not_themselves(held) -> None:
     put(scene, 1, 0, 5, degrees=180)
     image = look(scene)
     assert share(image, drawing.LIT_AGENT).sum() > 50
-    assert (image < 50).all(axis=2).sum() > 5  # eyes and mouth face the camera
+    eyes = (image < 50).all(axis=2)
+    assert eyes.sum() > 5  # with the mouth, they face the camera
+    assert np.ptp(image[eyes], axis=1).max() == 0  # gray
     scene.shapes.tag[0, 1] = scene._tag_of_frozen
     assert not share(look(scene), drawing.LIT_AGENT).any()
 

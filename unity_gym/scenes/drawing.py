@@ -32,14 +32,15 @@ ORANGE: Color = (240, 140, 30)
 YELLOW: Color = (245, 200, 50)
 PURPLE: Color = (136, 73, 190)
 
-# Level faces of Unity's materials in the light of its scenes: medians of the images in GridWorld's demonstration, and
-# for the headband, computed from the color of its material in the same light.
+# Level faces of Unity's materials in the light of its scenes: medians of the images in GridWorld's demonstration. Those
+# of headband and eyes are computed from the material's color (0 to 255) in the same light: 1.137 · color + 24.5.
 LIT_WALL: Color = (137, 139, 143)
 LIT_FLOOR: Color = (70, 73, 78)
 LIT_AGENT: Color = (62, 195, 255)
 LIT_PLUS: Color = (140, 238, 151)
 LIT_EX: Color = (238, 92, 75)
 LIT_HEADBAND: Color = (255, 213, 71)
+LIT_EYE: Color = (42, 42, 42)
 
 
 class Canvas:

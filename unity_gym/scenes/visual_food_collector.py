@@ -2,9 +2,9 @@
 
 From Unity's scene: the behavior, four agents per area, 84 × 84 pixels, the camera's position, angle and background, and
 the direction of the light. Also from it are the sizes of food, eyes, mouths, headbands and laser beams, and the change
-of colors for half a second after a meal. Agents, headbands, food and frozen agents have materials of known colors, most
-of which GridWorld's objects have, too. Estimated: the colors of eyes, mouths, laser beams, floor and walls, the height
-of the walls, and that there are no shadows.
+of colors for half a second after a meal. Agents, their parts, food and walls have materials of known colors, most of
+which GridWorld's objects have, too. Estimated: the colors of laser beams and floor, the light on faces that are not
+level, the height of the walls, and that there are no shadows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.drawing import (
-    BLACK,
     LIT_AGENT,
     LIT_EX,
+    LIT_EYE,
     LIT_FLOOR,
     LIT_HEADBAND,
     LIT_PLUS,
@@ -43,7 +43,7 @@ _MOUTH = ((0.0, -0.183, 0.5), (0.138, 0.021, 0.001))
 _HEADBAND = ((0.0, 0.341, 0.0), (0.522, 0.096, 0.522))
 _LASER = ((0.0, -0.06, _LASER_LENGTH / 2), (0.385, 0.13, _LASER_LENGTH / 2))
 _PARTS = (_BODY, *_EYES, _MOUTH, _HEADBAND, _LASER)
-_COLORS = (LIT_AGENT, BLACK, BLACK, BLACK, LIT_HEADBAND, YELLOW)
+_COLORS = (LIT_AGENT, LIT_EYE, LIT_EYE, LIT_EYE, LIT_HEADBAND, YELLOW)
 _BODY_PART, _LASER_PART = 0, len(_PARTS) - 1
 _OFFSETS, _HALVES = np.array(_PARTS).transpose(1, 0, 2)  # (parts, 3)
 
