@@ -329,6 +329,11 @@ class UnityEnvironment:
                 "Parameters and a Decision Requester, or a longer timeout_wait"
             )
 
+    @property
+    def announced_behaviors(self) -> list[str]:
+        """Names of the behaviors that the player has announced, also of those without an agent yet."""
+        return list(self._announced)
+
     def step(self) -> None:
         """Send the actions that were set, the zero action for agents without one, and receive the next state.
 

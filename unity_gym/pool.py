@@ -480,7 +480,7 @@ class PlayerPool(LaunchedPlayers):
         if behavior in self._table_names:
             return self._table_names[behavior]
         name: str | None = behavior
-        if self._selected is not None and not {behavior, behavior.partition("?")[0]} & set(self._selected):
+        if not self._is_selected(behavior):
             name = None
         elif self._shares_table and self.tables:
             ((name, table),) = self.tables.items()
@@ -502,6 +502,15 @@ class PlayerPool(LaunchedPlayers):
             self.tables[name] = AgentTable(spec, self.options.visual_dtype, self._rows)
         self._table_names[behavior] = name
         return name
+
+    def _is_selected(self, behavior: str) -> bool:
+        return self._selected is None or bool({behavior, behavior.partition("?")[0]} & set(self._selected))
+
+    @property
+    def announced_behaviors(self) -> list[str]:
+        """The selected behaviors that players have announced, also those without an agent yet."""
+        announced = {behavior for player in self.players for behavior in player.announced_behaviors}
+        return sorted(filter(self._is_selected, announced))
 
     @property
     def controlled_behaviors(self) -> list[str]:

@@ -104,6 +104,18 @@ def test_an_agent_without_sensors_acts_among_others(tmp_path: Path) -> None:
     env.close()
 
 
+def test_names_contain_the_team_although_the_second_team_has_its_first_turn_later(tmp_path: Path) -> None:
+    build = scripted_player.launcher(tmp_path, "chess")
+    env = unity_gym.parallel_env(file_name=build, wait_for="any")
+    env.reset()
+    env.step({"chess_0_0": env.action_space("chess_0_0").sample()})
+    assert env.possible_agents == ["chess_0_0", "chess_1_0"]
+    env.close()
+    alone = unity_gym.parallel_env(file_name=build, wait_for="any", behavior="Chess?team=0")
+    assert alone.possible_agents == ["chess_0"]
+    alone.close()
+
+
 def test_behaviors_without_discrete_actions_have_box_observations() -> None:
     env = unity_gym.parallel_env("Unity-3DBall-v0", num_areas=2)
     observations, infos = env.reset()

@@ -130,6 +130,14 @@ def turns() -> Script:
         yield {"Walker": [Agent(1 + agent, {"vector": [decisions[agent], 1.0]}) for agent in due]}
 
 
+def chess() -> Script:
+    """The agent of the second team appears with its first turn."""
+    yield {"Chess?team=0": [Agent(1)], "Chess?team=1": []}
+    while True:
+        yield {"Chess?team=1": [Agent(2)]}
+        yield {"Chess?team=0": [Agent(1)]}
+
+
 def silence() -> Script:
     """Agent 1 makes one decision and falls silent."""
     yield {"Walker": [Agent(1), Agent(2), Agent(3)]}
@@ -141,7 +149,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     script.__name__: script
     for script in (
         *(camera, late_camera, empty_grid, freeze, unsorted_sensors, entities, pause),
-        *(manager, turns, silence),
+        *(manager, turns, chess, silence),
     )
 }
 

@@ -144,7 +144,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
 
     def _add_new_agents(self) -> None:
         """Name the rows that were added since the last environment step."""
-        self._has_teams |= len({_team(name) for name in self._pool.tables}) > 1
+        self._has_teams |= len({_team(name) for name in self._pool.announced_behaviors}) > 1
         for name, table in self._pool.tables.items():
             behavior = self._behaviors.get(name)
             if behavior is None:
