@@ -660,11 +660,11 @@ class UnityAlgorithm(BaseAlgorithm):
     ) -> None:
         """Keep the recurrent state of agents of the model's own `UnityVecEnv` that do not request a decision now."""
         unity = None if self.env is None else self.env.unwrapped
-        if not isinstance(unity, UnityVecEnv) or unity.table.requests_decision.all():
+        if not isinstance(unity, UnityVecEnv):
             return
-        if not unity.is_current(observation):
+        waits = unity.table.alive & ~unity.table.requests_decision
+        if not waits.any() or not unity.is_current(observation):
             return
-        waits = ~unity.table.requests_decision
         before = memory_before(state, episode_start, len(waits), memory[0].shape[1])
         memory[0][waits] = before[waits]
 
