@@ -173,11 +173,11 @@ class Sweep:
         :return: 0, or the number of the signal.
         :raises UnityGymError: If no trial was completed.
         """
-        with locked(self._lock):
-            try:
+        try:
+            with locked(self._lock):
                 return self._run()
-            finally:
-                self._lock.unlink()
+        finally:
+            self._lock.unlink(missing_ok=True)
 
     def _run(self) -> int:
         self._repeat_lost_trials()

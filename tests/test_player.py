@@ -360,8 +360,21 @@ def test_a_player_ends_when_its_watchdog_is_killed(script: Callable[[str], str])
     watchdog.kill()
     watchdog.wait()
     assert has_ended(player.pid)
+    player._process.wait(10)
     with pytest.raises(PlayerError, match="was killed"):
         player.check()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's PR_SET_PDEATHSIG")
+def test_a_player_ends_when_its_watchdog_is_killed_together_with_the_script(
+    user_script: Callable[[str], tuple[subprocess.Popen[str], int]],
+) -> None:
+    process, player = user_script("time.sleep(60)")
+    (watchdog,) = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGSTOP)  # it cannot end the player
+    watchdog.kill()
+    assert has_ended(player)
+    process.kill()
 
 
 def test_ctrl_c_in_the_terminal_interrupts_a_wait_but_not_the_player(

@@ -2,7 +2,8 @@
 
 Each is started by a separate process, the watchdog. The watchdog ends the child and removes its temporary log when this
 process closes the child or ends, also after a SIGKILL. The kernel's own mechanism, PR_SET_PDEATHSIG, depends on the
-thread that launched a child, and would kill the child at the end of that thread.
+thread that launched a child, and would kill the child at the end of that thread. The watchdog, whose main thread lives
+as long as it does, uses it on Linux for the case that it is killed together with this process, as Ray does.
 """
 
 from __future__ import annotations
@@ -31,10 +32,17 @@ _WATCHDOG = """
 import os, select, signal, subprocess, sys, threading
 owner, mode, log, *command = sys.argv[1:]
 posix = os.name == "posix"
+kernel = None
+if sys.platform == "linux":
+    import ctypes
+    kernel = ctypes.CDLL(None)
 group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 
 def is_orphan():
     return posix and os.getppid() != int(owner)
+
+def end_with_watchdog():
+    kernel.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 def report(line):
     try:
@@ -66,7 +74,8 @@ if not is_orphan():
     try:
         with open(log, mode + "b") as output:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                     start_new_session=True, creationflags=group)
+                                     start_new_session=True, creationflags=group,
+                                     preexec_fn=end_with_watchdog if kernel else None)
     except OSError as error:
         report(f"error {error.errno}")
     else:
