@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -423,7 +424,6 @@ def test_gail_alone_learns_3dball_and_its_estimates_separate_then_converge(tmp_p
         "UnityPolicy",
         env,
         learning_rate=1e-3,
-        learning_rate_schedule="constant",
         buffer_size=4096,
         batch_size=64,
         time_horizon=256,
@@ -433,11 +433,20 @@ def test_gail_alone_learns_3dball_and_its_estimates_separate_then_converge(tmp_p
         device="cpu",
     )
     model.set_logger(configure(None, []))
-    distances = []
-    for _ in range(35):
-        model.learn(4096, reset_num_timesteps=False)  # an update
-        logged = model.logger.name_to_value
-        distances.append(logged["train/gail_expert_estimate"] - logged["train/gail_policy_estimate"])
+    distances: list[float] = []
+
+    class Distances(BaseCallback):
+        """Records the distance of the estimates after each update."""
+
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            logged = self.logger.name_to_value
+            if "train/gail_expert_estimate" in logged:
+                distances.append(logged["train/gail_expert_estimate"] - logged["train/gail_policy_estimate"])
+
+    model.learn(35 * 4096, callback=Distances())  # with a constant learning rate, the policy would not stay at its best
     mean, _ = evaluate_policy(model, env, 12, warn=False)
     env.close()
     assert max(distances) > 0.4
