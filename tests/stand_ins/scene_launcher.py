@@ -1,4 +1,4 @@
-"""Executables that play the scenes of stand-ins, as a build would."""
+"""Executables that play the scenes and scripts of stand-ins, as a build would."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ _TESTS = Path(__file__).resolve().parents[1]
 
 def scene_launcher(module: str, folder: Path, scene: str) -> str:
     """Return the path of an executable, written into `folder`, that plays a scene of a module of the stand-ins."""
-    path = folder / f"{scene}.sh"
-    path.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{_TESTS}:$PYTHONPATH" '
-        f'exec "{sys.executable}" -m unity_gym.scenes {module}:{scene} "$@"\n'
-    )
+    return module_launcher(folder, scene, f"unity_gym.scenes {module}:{scene}")
+
+
+def module_launcher(folder: Path, name: str, command: str) -> str:
+    """Return the path of an executable, written into `folder`, that runs a module with arguments."""
+    path = folder / f"{name}.sh"
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="{_TESTS}:$PYTHONPATH" exec "{sys.executable}" -m {command} "$@"\n')
     path.chmod(0o755)
     return str(path)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stand_ins.faulty_player import connect_to
+from stand_ins.scene_launcher import module_launcher
 from unity_gym.specs import Array
 from unity_gym.wire.messages import RESET, UnityMessage
 
@@ -156,13 +157,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
 
 def launcher(folder: Path, script: str) -> str:
     """Return the path of an executable, written into the folder, that plays the script."""
-    path = folder / f"{script}.sh"
-    path.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{Path(__file__).resolve().parents[1]}:$PYTHONPATH" '
-        f'exec "{sys.executable}" "{Path(__file__).resolve()}" {script} "$@"\n'
-    )
-    path.chmod(0o755)
-    return str(path)
+    return module_launcher(folder, script, f"stand_ins.scripted_player {script}")
 
 
 def _state(agents: State, announced: set[str], side_channel: bytes) -> bytes:
