@@ -241,6 +241,8 @@ def _learn(line: list[str], owns_process: bool) -> int:
             return 128 + ended_by if ended_by else 0
         if "json" in options and "episodes" not in options:
             raise UnityGymError("--json prints the result of --episodes: give both")
+        if given.get("env_settings.num_workers"):
+            raise UnityGymError("--inference acts in this process only: leave --num-workers out")
         from sb3_ext.inference import run_inference
 
         run_inference(settings, options.get("episodes"), options.get("record"), "json" in options)

@@ -595,6 +595,7 @@ def content(folder: Path) -> dict[str, bytes]:
         (["--run-id", "new", "--num-envs", "0"], "env_settings.num_envs"),
         (["--run-id", "new", "--episodes", "3"], "--episodes needs --inference"),
         (["--resume", "--inference", "--json"], "--json prints the result of --episodes"),
+        (["--resume", "--inference", "--num-envs", "2", "--num-workers", "2"], "--inference acts in this process only"),
         (["--inference", "--initialize-from", "lod"], "is no run; "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
