@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import gymnasium as gym
@@ -40,6 +41,7 @@ from sb3_ext.collector import Collection, Collector
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
 from sb3_ext.export import export_onnx
+from sb3_ext.files import with_suffix, write_whole
 from sb3_ext.hardware import cores_for_acting, one_thread, update_size, use_threads, use_threads_here
 from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.policies import AgentPolicy
@@ -691,10 +693,17 @@ class UnityAlgorithm(BaseAlgorithm):
         exclude: Iterable[str] | None = None,
         include: Iterable[str] | None = None,
     ) -> None:
-        """Save the model, after a running update; see `BaseAlgorithm.save`."""
+        """Save the model, after a running update; see `BaseAlgorithm.save`.
+
+        The file replaces an existing one only once it is complete.
+        """
         self.finish_update()
         self.saved_by = self._class_name()
-        super().save(path, exclude, include)
+        save = partial(super().save, exclude=exclude, include=include)
+        if isinstance(path, (str, os.PathLike)):
+            write_whole(with_suffix(path, ".zip"), save)
+        else:
+            save(path)
 
     @classmethod
     def _class_name(cls) -> str:
@@ -749,6 +758,8 @@ class UnityAlgorithm(BaseAlgorithm):
             raise UnityGymError(
                 f"{path} is no model of sb3_ext.{cls.__name__}: {error}. Load it with the class that saved it"
             ) from error
+        except AssertionError as error:  # a file that was cut off can end with one of its parts, which are archives too
+            raise UnityGymError(f"{path} is no complete model: {error}. Copy it again, or use another") from error
         model._check_options()
         return model
 

@@ -29,7 +29,7 @@ def write_whole(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -
     """Write a file so that it is never incomplete, also after a power cut; its folder is created if it does not exist.
 
     :param content: Content of the file, or a function that writes it into an open file.
-    :raises OSError: If the file cannot be written.
+    :raises OSError: If the file cannot be written. It has the name of the file.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -42,10 +42,18 @@ def write_whole(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             partial.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
+
+
+def with_suffix(path: str | os.PathLike[str], suffix: str) -> Path:
+    """Return a path with this suffix if it has none."""
+    given = Path(path)
+    return given if given.suffix else given.with_suffix(suffix)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from sb3_ext.cuda_graphs import Repeated, Tensors
 from sb3_ext.distributions import SquashedActions
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource
+from sb3_ext.files import with_suffix, write_whole
 from sb3_ext.hardware import to_device
 from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.networks.actions import first_actions
@@ -657,13 +658,12 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         return self
 
     def save_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
-        """Write the replay buffer as an `.npz` file.
+        """Write the replay buffer as an `.npz` file, which replaces an existing one only once it is complete.
 
         :param path: Path of the file, to which `.npz` is added if it has no suffix, or an open file.
         """
         if isinstance(path, (str, os.PathLike)):
-            with _with_suffix(path).open("wb") as file:
-                self.replay_buffer.save(file)
+            write_whole(with_suffix(path, ".npz"), self.replay_buffer.save)
         else:
             self.replay_buffer.save(path)  # type: ignore[arg-type]
 
@@ -682,12 +682,14 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         try:
             if isinstance(path, (str, os.PathLike)):
                 file_path = pathlib.Path(path)
-                with (file_path if file_path.is_file() else _with_suffix(path)).open("rb") as file:
+                with (file_path if file_path.is_file() else with_suffix(path, ".npz")).open("rb") as file:
                     shapes = buffer.load(file)
             else:
                 shapes = buffer.load(path)  # type: ignore[arg-type]
         except Exception as error:  # NumPy raises various errors for other files; loading executes no code
-            raise UnityGymError(f"{path} cannot be used as a replay buffer: {error}") from error
+            raise UnityGymError(
+                f"{path} cannot be used as a replay buffer: {error}. Delete it, or use another"
+            ) from error
         spec = self.policy.adapter.spec
         action_size = spec.action_spec.continuous_size + spec.action_spec.discrete_size
         expected = {f"observation_{index}": sensor.shape for index, sensor in enumerate(spec.observation_specs)}
@@ -702,12 +704,6 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         built = ["_unseen", "_unsent", "_means", "_gamma", "_strength", "_ends", "_branch_offsets", "_branch"]
         return [*super()._excluded_save_params(), *built, "_repeated"]
-
-
-def _with_suffix(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Return the path of a replay buffer, with `.npz` if it has no suffix, as a model of the same name has `.zip`."""
-    given = pathlib.Path(path)
-    return given if given.suffix else given.with_suffix(".npz")
 
 
 def _numbers(tensors: list[torch.Tensor]) -> list[Any]:

@@ -259,6 +259,36 @@ def test_parameters_from_a_file_that_is_no_model_raise_with_its_name(env: Any, t
         PPO("UnityPolicy", env, **SMALL).set_parameters(str(path))
 
 
+def test_a_model_that_was_cut_off_within_its_weights_raises_with_its_name(env: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.zip"
+    PPO("UnityPolicy", env, **SMALL).save(path)
+    content = path.read_bytes()
+    end = content.index(b"PK\x05\x06") + 22  # of the first part, which is an archive, too
+    path.write_bytes(content[:end])
+    with pytest.raises(UnityGymError, match=f"{path} is no complete model: .* Copy it again, or use another"):
+        PPO.load(path)
+
+
+def test_a_full_disk_keeps_the_model_and_the_replay_buffer_that_were_saved_before(env: Any, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    model = SAC("UnitySACPolicy", env, batch_size=8, buffer_size=1000, buffer_init_steps=8, seed=0, device="cpu")
+    model.learn(40)
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before.keys() == {"model.zip", "model.npz"}
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: .*model\.zip"):
+            model.save(tmp_path / "model")
+        with pytest.raises(OSError, match=r"File too large: .*model\.npz"):
+            model.save_replay_buffer(tmp_path / "model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_a_model_loaded_with_another_set_of_reward_signals_raises_one_clear_error(env: Any) -> None:
     file = io.BytesIO()
     PPO("UnityPolicy", env, reward_signals=[Extrinsic(), RND(0.1)], **SMALL).save(file)
