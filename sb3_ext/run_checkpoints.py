@@ -167,7 +167,7 @@ def resume(model: UnityAlgorithm, path: Path) -> dict[str, Any]:
     try:
         model.set_parameters(checkpoint.parameters, exact_match=True, device=model.device)
     except UnityGymError as error:
-        raise _of_another_network(path, error.__cause__) from error
+        raise _of_another_network(path, error.__cause__, keeps_actor=_fits_actor(model.policy, checkpoint)) from error
     for counter in model.counters:
         if counter in state["counters"]:  # earlier versions have saved fewer
             setattr(model, counter, state["counters"][counter])
@@ -251,6 +251,14 @@ def _require_actor(policy: AgentPolicy, checkpoint: Checkpoint) -> dict[str, tor
     return actor
 
 
+def _fits_actor(policy: AgentPolicy, checkpoint: Checkpoint) -> bool:
+    try:
+        _require_actor(policy, checkpoint)
+    except UnityGymError:
+        return False
+    return True
+
+
 def _part(key: str) -> str:
     return key.partition(".")[0]
 
@@ -268,13 +276,15 @@ def _without_empty(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in tensors.items() if not (isinstance(part, torch.Tensor) and not part.numel())}
 
 
-def _of_another_network(path: Path, reason: object) -> UnityGymError:
+def _of_another_network(path: Path, reason: object, keeps_actor: bool = False) -> UnityGymError:
     # torch's message has one line per tensor.
     text = " ".join(str(reason).split())
+    start = "start from scratch with another --run-id"
+    if keeps_actor:
+        start = "give --initialize-from this run and another --run-id, which keeps the networks that fit"
     return UnityGymError(
         f"{path} is of another network or behavior than the settings describe: {text:.300}. Give the "
-        "network_settings, reward_signals and hyperparameters that it was trained with, or start from scratch with "
-        "another --run-id"
+        f"network_settings, reward_signals and hyperparameters that it was trained with, or {start}"
     )
 
 

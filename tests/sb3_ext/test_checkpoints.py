@@ -224,6 +224,8 @@ def test_a_run_with_curiosity_starts_with_the_actor_of_one_without(
     file = config(tmp_path, max_steps=40, checkpoint_interval=20, reward_signals=signals)  # no update until 40
     arguments = ["--results-dir", str(tmp_path), "--run-id", "new"]
     shutil.copytree(runs / "ppo", tmp_path / "ppo")
+    assert main([file, *arguments[:2], "--run-id", "ppo", "--resume"]) == 1
+    assert "or give --initialize-from this run and another --run-id, which keeps the netw" in capsys.readouterr().err
     assert main([file, *arguments, "--initialize-from", "ppo"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "starts with" in line)
     old = tmp_path / "ppo" / "Basic" / "Basic-100.zip"

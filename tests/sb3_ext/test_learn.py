@@ -625,6 +625,7 @@ def test_a_checkpoint_of_another_network_raises(
     assert str(finished / "old" / "configuration.yaml") in changes
     assert "behaviors.Basic.network_settings.hidden_units 33 (was " in changes
     assert "Basic-300.zip is of another network or behavior" in errors
+    assert "or start from scratch with another --run-id" in errors
     assert errors.count("\n") == 1
     assert content(finished) == before
 
