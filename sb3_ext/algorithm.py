@@ -300,6 +300,8 @@ class UnityAlgorithm(BaseAlgorithm):
 
     def _setup_lr_schedule(self) -> None:
         """Build the schedule of the learning rate; replace SB3's method, in which numbers are constant."""
+        if isinstance(self.learning_rate, Linear):  # earlier versions saved the schedule of a number instead of it
+            self.learning_rate = self.learning_rate.initial
         self.lr_schedule = schedule(self.learning_rate, self.learning_rate_schedule, 1e-10)
 
     def warn_of_schedule(self, total_timesteps: int, continues: bool) -> None:

@@ -20,7 +20,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN
 
 from sb3_ext import POCA, PPO, RND, SAC, SB3_COMPAT, Curiosity, Extrinsic, OnnxPolicy
-from sb3_ext.algorithm import UnityAlgorithm
+from sb3_ext.algorithm import Linear, UnityAlgorithm
 from sb3_ext.networks import NetworkSettings
 from sb3_ext.sb3_names import NETWORK_UNSUPPORTED
 from stand_ins.toy_environments import HYBRID, assert_the_same_predictions, make_toys
@@ -257,6 +257,18 @@ def test_parameters_from_a_file_that_is_no_model_raise_with_its_name(env: Any, t
     path.write_text("precious")
     with pytest.raises(ValueError, match=f"the file {path} wasn't a zip-file"):
         PPO("UnityPolicy", env, **SMALL).set_parameters(str(path))
+
+
+@pytest.mark.parametrize(("kind", "end"), [("linear", 1e-10), ("constant", 1e-3)])
+def test_a_schedule_that_an_earlier_version_saved_can_be_changed(kind: str, end: float, env: Any) -> None:
+    file = io.BytesIO()
+    model = PPO("UnityPolicy", env, learning_rate_schedule="linear", **SMALL)
+    model.learning_rate = Linear(1e-3, 1e-10)
+    model.save(file)
+    loaded = PPO.load(file, env, learning_rate_schedule=kind)
+    assert loaded.lr_schedule(1) == 1e-3
+    assert loaded.lr_schedule(0) == end
+    assert PPO.load(file, env, learning_rate=2e-3).lr_schedule(1) == 2e-3
 
 
 def test_a_model_that_was_cut_off_within_its_weights_raises_with_its_name(env: Any, tmp_path: Path) -> None:
