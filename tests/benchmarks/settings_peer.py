@@ -67,7 +67,7 @@ for name in json.loads(sys.stdin.read()):
         results[name] = {"how": how, "error": f"{type(error).__name__}: {error}"[:300]}
 json.dump(results, sys.stdout, default=str)
 """
-_OURS = ("opponents", "num_workers", "stats_writers")  # keys that only `unity-learn` has
+_OURS = ("opponents", "num_workers", "stats_writers", "use_previous_action")  # keys that only `unity-learn` has
 _UNITYS = ("load_model", "train_model", "encoding_size")  # encoding_size: read as network_settings.hidden_units
 
 
