@@ -90,7 +90,8 @@ def place_samplers(
     """
     environment = settings.env_settings
     limits = _restart_limits(environment)
-    threaded = any(settings.behavior(name).threaded for name in settings.behaviors)
+    behaviors = [*settings.behaviors.values(), settings.default_settings]
+    threaded = any(behavior.threaded for behavior in behaviors if behavior is not None)
     if not environment.num_workers:
         with launch(settings, curricula, run.logs) as pool:
             restarts = RestartPolicy(**limits)

@@ -25,7 +25,7 @@ from stable_baselines3.common.utils import set_random_seed
 
 from sb3_ext import PPO, UnityVecEnv, Workers, joint
 from sb3_ext.checkpoints import read_checkpoint
-from sb3_ext.curriculum import ParameterValue
+from sb3_ext.curriculum import EnvironmentParameterManager, ParameterValue
 from sb3_ext.from_settings import build_model
 from sb3_ext.joint import JointTraining
 from sb3_ext.learn import main
@@ -34,9 +34,11 @@ from sb3_ext.placement import LocalSampler, Place, PlacedSampler, RemoteSampler,
 from sb3_ext.player_copies import PlayerCopies
 from sb3_ext.processes import mailbox_of
 from sb3_ext.restarts import RestartPolicy
+from sb3_ext.runs import Run
 from sb3_ext.sampler import Request, Sampler, Samples, plain_name
 from sb3_ext.served_sampler import SamplerArguments
-from sb3_ext.settings import Constant, ConstantParameters, load
+from sb3_ext.settings import Constant, ConstantParameters, load, loads
+from sb3_ext.training import place_samplers
 from stand_ins import faulty_player
 from unity_gym.errors import PlayerError, UnityGymError
 from unity_gym.options import PlayerOptions
@@ -159,6 +161,20 @@ def test_a_stop_ends_the_wait_for_a_player_that_hangs(players: int, is_asynchron
         assert not lines
         stops_at = math.inf
         assert len(collect().trajectories[name]) >= 20
+
+
+@posix
+@pytest.mark.parametrize("block", ["behaviors: {Faulty: {threaded: true}}", "default_settings: {threaded: true}"])
+def test_with_threaded_no_player_waits_for_a_slower_one(block: str, tmp_path: Path) -> None:
+    build = faulty_player.launcher(tmp_path, "slow-steps", once=True)
+    folder = f"checkpoint_settings: {{results_dir: {tmp_path}}}"
+    settings = loads(f"{block}\nenv_settings: {{env_path: {build}, num_envs: 2, seed: 1}}\n{folder}")
+    folders = Run(settings)
+    with place_samplers(settings, EnvironmentParameterManager(settings, folders), folders) as (sampler,):
+        name = learner_of(sampler).name
+        sampler.start(Request({name: 20}, {}))
+        trajectories = sampler.result(lambda: True).trajectories[name]
+        assert max(trajectories.lengths) > 12  # of two players
 
 
 @posix
