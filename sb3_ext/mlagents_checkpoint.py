@@ -10,6 +10,7 @@ Unity's networks have the same layers as those of this package, with other names
   the queries are scaled.
 - `running_variance` is the sum of squared deviations of each vector sensor.
 - Each branch of a discrete action has a separate layer, and so has the value of each reward signal.
+- With a shared critic, `Optimizer:critic` is the actor again, and both have the value heads.
 - Unity's SAC also trains a state value, without a counterpart here. The target critics start as copies of the critics.
 
 The file is read as data only, so that nothing in it is executed.
@@ -48,7 +49,7 @@ class MLAgentsCheckpoint:
     path: Path
     actor: Tensors
     critic: Tensors | None
-    """Critic of PPO; None for other trainers and for a critic that shares the actor's body."""
+    """Critic of PPO, which is the actor if it shares its body; None for other trainers."""
     critics: Tensors | None = None
     """Both critics of SAC; None for other trainers."""
 
@@ -199,12 +200,11 @@ def _actor(policy: AgentPolicy, saved: Tensors) -> Tensors:
 def _critic(policy: UnityPolicy, checkpoint: MLAgentsCheckpoint, signals: Sequence[str]) -> Tensors:
     weights: Tensors = {}
     saved = checkpoint.critic
+    if saved is None:
+        raise _Mismatch("it is not of PPO")
     if policy.critic is None:
-        if saved is not None:
+        if not any(name.startswith("value_heads.") for name in checkpoint.actor):
             raise _Mismatch("it has a body of its own")
-        saved = checkpoint.actor
-    elif saved is None:
-        raise _Mismatch("it has no body of its own, or is not of PPO")
     else:
         body = _body(policy.critic, policy.adapter.spec, _Source(saved, "network_body."))
         if policy.critic.normalization is not None:  # actor and critic share one here, with the actor's statistics

@@ -665,6 +665,22 @@ def test_the_names_of_older_versions_of_mlagents_are_read(version: str, tmp_path
         torch.testing.assert_close(policies[1].state_dict()[name], part, rtol=0, atol=0)
 
 
+def test_value_heads_on_the_body_of_the_actor_are_loaded(tmp_path: Path) -> None:
+    path = MLAGENTS / "3DBall" / "3DBall"
+    modules = torch.load(path / "checkpoint.pt", weights_only=True)
+    heads = {name: part for name, part in modules["Optimizer:critic"].items() if name.startswith("value_heads.")}
+    modules["Policy"] |= heads  # with shared_critic, Unity's critic is its actor
+    torch.save({**modules, "Optimizer:critic": modules["Policy"]}, tmp_path / "checkpoint.pt")
+    network = {"hidden_units": 8, "normalize": True, "shared_critic": True}
+    policy = policy_of(OnnxPolicy(MLAGENTS / "3DBall" / "3DBall.onnx").spec, network)
+    checkpoint = read_mlagents_checkpoint(tmp_path / "checkpoint.pt")
+    load_actor(policy, checkpoint)
+    assert load_critic(policy, checkpoint, ["extrinsic"]) is None
+    for name in ("weight", "bias"):
+        expected = heads[f"value_heads.value_heads.extrinsic.{name}"]
+        torch.testing.assert_close(getattr(policy.value_head, name), expected, check_stride=False)
+
+
 def unity_q_value(path: Path, number: int, inputs: torch.Tensor) -> torch.Tensor:
     """Return the values (n, 1) of one of the two critics of Unity's SAC, of observations and actions (n, 10).
 
