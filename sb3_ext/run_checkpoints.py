@@ -182,6 +182,8 @@ def resume(model: UnityAlgorithm, path: Path) -> dict[str, Any]:
 def start_from(model: UnityAlgorithm, path: Path) -> str | None:
     """Load the networks of a checkpoint into a new model where they have the same shapes: at least the actor.
 
+    Entropy coefficients are no networks, and start at `init_entcoef`, as in Unity's trainer.
+
     :param model: Model, newly built from the settings.
     :param path: Path of a checkpoint of this package or of `mlagents-learn`.
     :return: Line about the parts that start from scratch; None if there are none.
@@ -203,7 +205,7 @@ def start_from(model: UnityAlgorithm, path: Path) -> str | None:
             else:
                 fresh.append("optimizer")
             continue
-        for part in sorted({_part(key) for key in own}):  # networks of the policy, reward signals
+        for part in sorted({_part(key) for key in own} - {"log_ent_coef"}):  # networks of the policy, reward signals
             own_part, saved_part = ({key: x[key] for key in x if _part(key) == part} for x in (own, saved))
             if _fit(own_part, saved_part):
                 own.update({key: saved_part[key] for key in saved_part if key in own})

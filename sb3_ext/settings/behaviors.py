@@ -169,7 +169,7 @@ class SACHyperparameters(Hyperparameters):
     save_replay_buffer: Flag = False
     """Store the replay buffer with each checkpoint, for `--resume`."""
     init_entcoef: Positive = 1.0
-    """Entropy coefficient at the start."""
+    """Entropy coefficient at the start, also with `initialize_from` or `init_path`."""
     reward_signal_steps_per_update: Positive = Field(
         default_factory=lambda given: cast(float, given.get("steps_per_update", 1.0))
     )

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from random_experience import model_of
 from torch import nn
 
 from sb3_ext import POCA, PPO, SAC, OnnxPolicy, run_checkpoints
@@ -30,7 +31,7 @@ from sb3_ext.learn import main
 from sb3_ext.mlagents_checkpoint import MLAgentsCheckpoint, load_actor, load_critic, read_mlagents_checkpoint
 from sb3_ext.poca import UnityPOCAPolicy
 from sb3_ext.policies import UnityPolicy
-from sb3_ext.run_checkpoints import Checkpoints, resume
+from sb3_ext.run_checkpoints import Checkpoints, resume, start_from
 from sb3_ext.sac_policy import UnitySACPolicy
 from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
@@ -663,6 +664,17 @@ def test_the_names_of_older_versions_of_mlagents_are_read(version: str, tmp_path
         assert load_critic(policy, checkpoint, ["extrinsic"]) is None
     for name, part in policies[0].state_dict().items():
         torch.testing.assert_close(policies[1].state_dict()[name], part, rtol=0, atol=0)
+
+
+def test_networks_of_sac_start_with_the_entropy_coefficients_of_their_new_settings(tmp_path: Path) -> None:
+    old, new = model_of(SAC), model_of(SAC, init_entcoef=0.5)
+    with torch.no_grad():
+        old.policy.log_ent_coef.fill_(-6)
+        old.policy.critic.head.weight.fill_(2)
+    old.save(tmp_path / "old.zip")
+    assert start_from(new, tmp_path / "old.zip") is None
+    assert new.policy.log_ent_coef.exp().tolist() == pytest.approx([0.5, 0.5])
+    assert (new.policy.critic.head.weight == 2).all()
 
 
 def test_value_heads_on_the_body_of_the_actor_are_loaded(tmp_path: Path) -> None:
