@@ -73,7 +73,9 @@ def push(
     folder = folder.resolve()
     settings = _settings(folder, env)
     played = _played(settings, episodes, folder / _VIDEO) if episodes else {}
-    names = list(settings.behaviors) or sorted(path.stem for path in folder.glob("*.onnx"))
+    names = list(settings.behaviors)
+    if settings.default_settings is not None:
+        names += sorted({path.stem for path in folder.glob("*.onnx")} - settings.behaviors.keys())
     have_played = {plain_name(team) for team in played}
     evaluations = {name: _trained(folder, name) for name in names if name not in have_played} | played
     write(folder / _CONFIG, json.dumps(_configuration(folder, settings), indent=2))

@@ -107,6 +107,20 @@ def test_teams_of_a_behavior_are_results_of_one_dataset(
     ]
 
 
+def test_behaviors_of_default_settings_are_results_next_to_those_of_the_settings(
+    trained: Path, server: ModelHub, tmp_path: Path
+) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(trained / "first", folder)
+    tree = yaml.safe_load((folder / "configuration.yaml").read_text(encoding="utf-8"))
+    tree |= {"default_settings": tree["behaviors"]["Basic"], "behaviors": {"Later": {}}}
+    (folder / "configuration.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    push("both", "me/both", results_dir=str(tmp_path), episodes=0)
+    card = hub.ModelCard(server.repositories["me/both"]["README.md"].decode())
+    assert {"ML-Agents-Basic", "ML-Agents-Later"} <= set(card.data.tags)
+    assert [result.dataset_type for result in card.data.eval_results] == ["Basic"]
+
+
 def test_a_run_of_mlagents_is_pushed_to_the_hub_and_can_be_started_from(
     server: ModelHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
