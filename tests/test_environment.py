@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -65,6 +66,23 @@ def assert_closed(env: UnityEnvironment, why: str) -> None:
         with pytest.raises(NotReadyError, match=rf"(?s)is closed \(.*{why}.*make a new one"):
             call()
     env.close()
+
+
+def test_an_error_of_the_output_of_the_notice_about_a_slow_start_ends_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class ClosedOutput(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise BrokenPipeError(record.getMessage())
+
+    monkeypatch.setattr(environment, "_NOTICE", 0.0)
+    handler, logger = ClosedOutput(logging.WARNING), logging.getLogger("unity_gym")
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(BrokenPipeError, match="embedded:Basic is still starting"):
+            UnityEnvironment("embedded:Basic")
+    finally:
+        logger.removeHandler(handler)
 
 
 @POSIX

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -203,14 +203,19 @@ class UnityEnvironment:
         """
         if self.file_name is None or not self.file_name.startswith(EMBEDDED):
             return self._receive()
-        notice = threading.Timer(_NOTICE, _log.warning, [_COMPILING, self.file_name])
-        notice.daemon = True
-        notice.start()
+        due = time.monotonic() + _NOTICE
+
+        def check() -> None:
+            nonlocal due
+            if time.monotonic() >= due:
+                due = math.inf
+                _log.warning(_COMPILING, self.file_name)
+            self._check()
+
         try:
             assert self._connection is not None
-            return self._connection.receive(max(self._timeout, _COMPILATION), self._check)
+            return self._connection.receive(max(self._timeout, _COMPILATION), check)
         finally:
-            notice.cancel()
             self._deadline = time.monotonic() + self._timeout
 
     def _receive(self) -> bytes | bytearray:
