@@ -91,6 +91,7 @@ class EpisodeStatistics:
         self._lengths = np.zeros(0, np.int64)
         self._is_member = np.zeros(0, bool)  # whether the agent belongs to a group
         self._is_of_lesson = np.zeros(0, bool)  # the episode started in the running lessons
+        self._is_lost = np.zeros(0, bool)  # the next end is that of the player, which is no end of an episode
         self._finished: list[dict[str, Array]] = []
 
     def store_outcomes(self, table: AgentTable, acted: Array) -> bool:
@@ -103,7 +104,8 @@ class EpisodeStatistics:
         self._lengths[: len(acted)] += acted
         self._rewards += table.reward
         self._returns += table.reward + table.group_reward
-        rows = np.flatnonzero(table.terminated | table.truncated)
+        ended = np.flatnonzero(table.terminated | table.truncated)
+        rows = ended[~self._is_lost[ended]]
         if len(rows):
             is_group_end = table.group_ended[rows]
             self._finished.append(
@@ -116,9 +118,10 @@ class EpisodeStatistics:
                     "is_of_lesson": self._is_of_lesson[rows],
                 }
             )
-            self._is_of_lesson[rows] = True
+        if len(ended):
+            self._is_of_lesson[ended], self._is_lost[ended] = True, False
             for array in (self._returns, self._rewards, self._lengths):
-                array[rows] = 0
+                array[ended] = 0
         self._is_member = table.group_id > 0
         last = self._finished[-1] if len(rows) else None
         return last is not None and bool((last["is_whole"] & last["is_of_lesson"]).any())
@@ -127,6 +130,11 @@ class EpisodeStatistics:
         """Return the finished episodes since the last call; None if there are none."""
         finished, self._finished = self._finished, []
         return concatenate(finished) if finished else None
+
+    def discard(self, lost: Array) -> None:
+        """Do not count the running episodes of rows in `lost`, bool (rows,), whose player has failed."""
+        self._require_rows(len(lost))
+        self._is_lost[: len(lost)] |= lost
 
     def start_lesson(self, alive: Array) -> None:
         """Note that lessons have changed: running episodes of rows in `alive`, bool (rows,), do not count for them."""
@@ -142,11 +150,13 @@ class EpisodeStatistics:
         for array in (self._returns, self._rewards, self._lengths):
             array.fill(0)
         self._is_of_lesson.fill(True)
+        self._is_lost.fill(False)
 
     def _require_rows(self, rows: int) -> None:
         self._returns, self._rewards = with_rows(self._returns, rows), with_rows(self._rewards, rows)
         self._lengths, self._is_member = with_rows(self._lengths, rows), with_rows(self._is_member, rows)
         self._is_of_lesson = with_rows(self._is_of_lesson, rows, True)
+        self._is_lost = with_rows(self._is_lost, rows)
 
 
 @dataclass(frozen=True)
@@ -431,7 +441,7 @@ class Sampler:
     def _receive(self) -> None:
         """Wait for all players, or for the first response.
 
-        A player that fails is launched again; its running episodes are truncated.
+        A player that fails is launched again; its running episodes are truncated, and not counted.
         """
         pool = self._pool
         needed = 1 if self._is_asynchronous else len(pool.players)
@@ -460,6 +470,9 @@ class Sampler:
                 raise error
             reason = str(error).partition("\n")[0]
             self._on_restart(f"Player {self._first_player + worker} is launched again: {reason}")
+            for name in self._acting():
+                table = self._behaviors[name].table
+                self._behaviors[name].episodes.discard(table.alive & (table.player == worker))
             try:
                 relaunch(worker)
             except PlayerError as again:

@@ -193,6 +193,25 @@ def test_a_stop_ends_the_launch_of_a_player_that_hung() -> None:
 
 
 @posix
+def test_episodes_that_a_player_left_when_it_died_are_not_counted() -> None:
+    lines: list[str] = []
+    with closing(PlayerPool(PlayerOptions(file_name="embedded:Basic", num_areas=1), 2)) as pool:
+        pool.reset()
+        sampler = LocalSampler(Sampler(pool, RestartPolicy(), on_restart=lines.append))
+        name = learner_of(sampler).name
+        counted = []
+        for number in range(2):
+            sampler.start(Request({name: 300}, {}))
+            counted.append(sampler.result(lambda: True).episodes[name])
+            if not number:
+                players_of(psutil.Process())[0].kill()
+        assert len(lines) == 1
+        for episodes in counted:  # a decision costs 0.01, and both ends of the corridor end the episode
+            ends = episodes["reward"] + 0.01 * episodes["length"]
+            assert np.abs(ends[:, None] - [0.1, 1.0]).min(1).max() < 0.001, ends
+
+
+@posix
 def test_an_error_of_the_training_during_the_wait_for_a_player_is_not_attributed_to_the_player() -> None:
     with closing(PlayerPool(PlayerOptions(file_name="embedded:Basic", num_areas=1))) as pool:
         pool.reset()
