@@ -306,12 +306,13 @@ class Training(JointTraining):
 
     def _take_statistics(self, samples: Samples) -> None:
         for name, episodes in samples.episodes.items():
-            if name in self._records:
+            if name in self._records and name not in self._complete:  # no summary follows
                 self._records[name].add_episodes(episodes)
         for part, (seconds, count) in samples.seconds.items():
             self._timers.add(part, seconds, count)
         for learner in self._recorded:
-            self._records[learner.name].statistics.add_stats(samples.stats)
+            if learner.name not in self._complete:
+                self._records[learner.name].statistics.add_stats(samples.stats)
 
     def _take_update(self, learner: Learner) -> None:
         name, records = learner.name, learner.pop_records()

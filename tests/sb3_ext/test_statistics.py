@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sb3_ext.learn import main
 from sb3_ext.run_logs import Timers
 from sb3_ext.statistics import Statistics
-from stand_ins import changing_agents_player
+from stand_ins import changing_agents_player, classroom_player
 from unity_gym.errors import UnityGymError
 
 SEED = 3
@@ -48,6 +48,30 @@ def test_statistics_of_the_scene_are_aggregated_over_the_summary(tmp_path: Path,
     assert gauges["Counter.tick.sum.mean"]["value"] == 1
     first = changing_agents_player.first_number(np.random.default_rng(SEED))  # of the first player
     assert [value - first for value in latest] == pytest.approx([50, 100], abs=20)
+
+
+def test_a_complete_behavior_gathers_no_more_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered = {}
+
+    def close(statistics: Statistics) -> None:
+        assert statistics._folder is not None
+        gathered[statistics._folder.name] = len(statistics.returns)
+
+    monkeypatch.setattr(Statistics, "close", close)
+    behavior = {
+        "trainer_type": "ppo",
+        "hyperparameters": {"buffer_size": 64, "batch_size": 32, "num_epoch": 1},
+        "network_settings": {"hidden_units": 8, "num_layers": 1},
+        "summary_freq": 100_000,
+    }
+    behaviors = {"Teacher": behavior | {"max_steps": 100}, "Student": behavior | {"max_steps": 1600}}
+    file = tmp_path / "classroom.yaml"
+    file.write_text(yaml.safe_dump({"behaviors": behaviors}), encoding="utf-8")
+    player = classroom_player.launcher(tmp_path)
+    assert main([str(file), "--env", player, "--results-dir", str(tmp_path), "--run-id", "run"]) == 0
+    episodes = 1600 / classroom_player.DECISIONS
+    assert gathered["Student"] == pytest.approx(episodes, rel=0.1)
+    assert 0 < gathered["Teacher"] < episodes / 4
 
 
 def test_a_full_disk_is_reported_with_the_folder_and_the_remedy(
