@@ -415,7 +415,7 @@ class Sampler:
             actions[behavior.team] = collector.select_actions(table, behavior.deterministic)
         now = samples.add_time("decide", now)
         actions |= self._matchmaker.select_actions(without=[self._behaviors[name].team for name in acting])
-        now = samples.add_time("opponents", now)
+        now = samples.add_time("opponents", now, calls=0)
         self._pool.send(actions, sorted(set(range(len(self._pool.players))) - set(self._pool.under_way)))
         now = samples.add_time("players", now, calls=0)
         for name in acting:  # while the players step

@@ -44,8 +44,10 @@ def test_statistics_of_the_scene_are_aggregated_over_the_summary(tmp_path: Path,
     assert sums == [histogram.num for histogram in histograms]
     assert sums == pytest.approx([100] * 2, abs=10), "two players, one tick per decision"
     assert averages == means == pytest.approx([histogram.sum / histogram.num for histogram in histograms])
-    gauges = json.loads((tmp_path / "run" / "run_logs" / "timers.json").read_text(encoding="utf-8"))["gauges"]
-    assert gauges["Counter.tick.sum.mean"]["value"] == 1
+    timers = json.loads((tmp_path / "run" / "run_logs" / "timers.json").read_text(encoding="utf-8"))
+    assert timers["gauges"]["Counter.tick.sum.mean"]["value"] == 1
+    calls = {timers["children"][part]["count"] for part in ("decide", "opponents", "players", "observe")}
+    assert len(calls) == 1, "each once per step"
     first = changing_agents_player.first_number(np.random.default_rng(SEED))  # of the first player
     assert [value - first for value in latest] == pytest.approx([50, 100], abs=20)
 
