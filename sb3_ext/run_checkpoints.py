@@ -205,12 +205,12 @@ def start_from(model: UnityAlgorithm, path: Path) -> str | None:
             else:
                 fresh.append("optimizer")
             continue
-        for part in sorted({_part(key) for key in own} - {"log_ent_coef"}):  # networks of the policy, reward signals
+        for part in sorted({_part(key) for key in own}):  # networks of the policy, reward signals
             own_part, saved_part = ({key: x[key] for key in x if _part(key) == part} for x in (own, saved))
-            if _fit(own_part, saved_part):
-                own.update({key: saved_part[key] for key in saved_part if key in own})
-            else:
+            if not _fit(own_part, saved_part):
                 fresh.append(part)
+            elif part != "log_ent_coef":
+                own.update({key: saved_part[key] for key in saved_part if key in own})
     model.set_parameters(parameters, exact_match=True, device=model.device)
     return f"starts with {path} except for {', '.join(sorted(fresh))}, which do not fit" if fresh else None
 
