@@ -143,7 +143,7 @@ class UnityVecEnv(VecEnv):
             self._parameters |= options
         if seed is not None:
             self._seed_of_reset = seed
-        if seed is not None or options or not self._is_at_start:
+        if seed is not None or not self._is_at_start or self._pool.has_queued_messages:
             self._pool.reset(seed)
             self._pool.require_rows(self.behavior, self.num_envs)
         self._is_at_start = False

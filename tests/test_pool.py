@@ -8,6 +8,8 @@ import struct
 import threading
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,55 @@ def test_messages_for_a_build_with_cameras_reach_the_player_that_stays(tmp_path:
     channel.send_raw_data(b", level 4")
     env.step(env.action_space.sample())
     assert channel.get_and_clear_received_messages() == [b"graphics, level 3, level 4"]
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(gym.make, "Unity-v0"),
+        partial(gym.make_vec, "Unity-v0", num_envs=1),
+        unity_gym.parallel_env,
+        unity_gym.aec_env,
+        UnityVecEnv,
+    ],
+    ids=["make", "make_vec", "parallel", "aec", "vec_env"],
+)
+def test_a_message_that_is_queued_before_the_first_reset_is_sent_with_it(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    channel = RawBytesChannel(scripted_player.CHANNEL)
+    build = scripted_player.launcher(tmp_path, "camera")
+    env = make(file_name=build, side_channels=[channel], no_graphics=False)
+    channel.get_and_clear_received_messages()
+    channel.send_raw_data(b", level 3")
+    env.reset()
+    assert channel.get_and_clear_received_messages() == [b"graphics, level 3"]
+    env.reset()  # in mid-episode
+    assert channel.get_and_clear_received_messages() == [b"graphics, level 3"]
+    env.close()
+
+
+def test_a_message_that_is_queued_at_an_episode_end_is_sent_with_the_reset(tmp_path: Path) -> None:
+    channel = RawBytesChannel(scripted_player.CHANNEL)
+    env = gym.make("Unity-v0", file_name=scripted_player.launcher(tmp_path, "short"), side_channels=[channel])
+    env.reset()
+    assert env.step(env.action_space.sample())[2]
+    channel.send_raw_data(b"level 3")
+    env.reset()
+    assert not channel.message_queue
+    env.close()
+
+
+def test_messages_that_are_queued_with_a_new_seed_reach_the_player_that_it_launches(tmp_path: Path) -> None:
+    channel = RawBytesChannel(scripted_player.CHANNEL)
+    build = scripted_player.launcher(tmp_path, "camera")
+    env = gym.make("Unity-v0", file_name=build, side_channels=[channel], no_graphics=False)
+    for seed in (4, 5):
+        channel.get_and_clear_received_messages()
+        channel.send_raw_data(b", level 3")
+        env.reset(seed=seed)
+        assert channel.get_and_clear_received_messages() == [b"graphics, level 3"]
     env.close()
 
 

@@ -291,7 +291,12 @@ class UnityEnvironment:
     @property
     def is_at_start(self) -> bool:
         """Whether `seed` and one reset led to this state: no step has followed, and no message is queued."""
-        return self._is_at_start and not self._side_channels.has_queued
+        return self._is_at_start and not self.has_queued_messages
+
+    @property
+    def has_queued_messages(self) -> bool:
+        """Whether a message on a side channel waits for the next reset or step."""
+        return self._side_channels.has_queued
 
     def relaunch(self) -> None:
         """End the player, launch it again with the same port and seed, and send RESET; also after it has failed.
@@ -304,15 +309,36 @@ class UnityEnvironment:
         self._is_at_start = self._was_reset = True
 
     def _reseed(self, seed: int) -> bool:
-        """Reseed the running player, and return False if it does not support the channel."""
+        """Reseed the running player, and return False if it does not support the channel.
+
+        The messages of the other channels are then those of the player that is launched next.
+        """
         if not self._can_reseed:
             return False
         self._reseeding.send(wire_seed(seed))
-        self._exchange_reset()
-        self._can_reseed = self._reseeding.acknowledged == wire_seed(seed)
+        self._side_channels.hold(exempt=self._reseeding)
+        try:
+            self._exchange_reset()
+            self._can_reseed = self._reseeding.acknowledged == wire_seed(seed)
+        finally:
+            if self._can_reseed:
+                self._release_messages()
+            else:
+                self._side_channels.take_back()
         if self._can_reseed:
             self.seed = seed
         return self._can_reseed
+
+    def _release_messages(self) -> None:
+        """Pass on the messages of the player that were held.
+
+        :raises ProtocolError: If a side channel cannot read one.
+        """
+        try:
+            self._side_channels.release()
+        except UnityGymError as error:
+            self._fail(error)
+            raise
 
     def _restart(self, seed: int) -> None:
         self._is_launched = False

@@ -76,11 +76,7 @@ class _LaunchedPlayer(UnityEnvironment):
 
         :raises ProtocolError: If a side channel cannot read one.
         """
-        try:
-            self._side_channels.release()
-        except UnityGymError as error:
-            self._fail(error)
-            raise
+        self._release_messages()
 
     def discard(self) -> None:
         """Close this player as if it had never been launched: what was sent to it is queued again."""
@@ -285,6 +281,11 @@ class LaunchedPlayers:
         return {
             worker: channel.get_and_reset_stats() for worker, channel in sorted(self._stats.items()) if channel.stats
         }
+
+    @property
+    def has_queued_messages(self) -> bool:
+        """Whether a message on a side channel of a player waits for its next reset or step."""
+        return any(player.has_queued_messages for player in self.players)
 
     @contextmanager
     def waiting_while(self, proceed: Callable[[], bool]) -> Iterator[None]:

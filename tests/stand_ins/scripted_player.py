@@ -115,6 +115,13 @@ def pause() -> Script:
             yield {"Walker": [Agent(1, done=True)]}
 
 
+def short() -> Script:
+    """Each episode has one decision, and the message that ends it starts the next one."""
+    while True:
+        ended = [] if _commands[-1].command == RESET else [Agent(1, done=True)]
+        yield {"Walker": [*ended, Agent(1)]}
+
+
 def manager() -> Script:
     """An agent without sensors next to one with them."""
     while True:
@@ -149,7 +156,7 @@ def silence() -> Script:
 SCRIPTS: dict[str, Callable[[], Script]] = {
     script.__name__: script
     for script in (
-        *(camera, late_camera, empty_grid, freeze, unsorted_sensors, entities, pause),
+        *(camera, late_camera, empty_grid, freeze, unsorted_sensors, entities, pause, short),
         *(manager, turns, chess, silence),
     )
 }

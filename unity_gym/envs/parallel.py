@@ -206,15 +206,16 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Start an episode with all agents that request a decision.
 
-        Where all agents ended together and start their next episodes together, these continue. Otherwise, or with a
-        seed or options, RESET is sent.
+        Where all agents ended together and start their next episodes together, these continue. Otherwise, with a seed
+        or options, or with messages that are queued on side channels, RESET is sent.
 
         :param seed: Seed with which the scene starts from scratch.
         :param options: Environment parameters by name, sent before the reset.
         """
         if options:
             self._pool.set_environment_parameters(options)
-        if seed is not None or options or not (self._is_at_start or self._can_resume):
+        continues = self._is_at_start or self._can_resume
+        if seed is not None or not continues or self._pool.has_queued_messages:
             self._pool.reset(seed)
         elif self._can_resume:
             self._pool.resume()

@@ -23,8 +23,9 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
 
     `step` returns the observation of the next decision, or the last state of the episode when it ended. A step limit of
     the scene is a truncation, any other end a termination. After an end Unity has already started the next episode, and
-    `reset()` continues with it. In mid-episode, or with a seed or options, `reset` sends RESET. An agent may change its
-    behavior between episodes, as in WallJump, if both behaviors have the same observations and actions.
+    `reset()` continues with it. In mid-episode, with a seed or options, or with messages that are queued on side
+    channels, `reset` sends RESET. An agent may change its behavior between episodes, as in WallJump, if both behaviors
+    have the same observations and actions.
 
     - `info["action_mask"]`: bool (sum of the branch sizes,), True = allowed; with discrete actions
     - `info["group_reward"]`: the group's reward; for agents in groups
@@ -98,7 +99,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         super().reset(seed=seed)
         if options:
             self._pool.set_environment_parameters(options)
-        if seed is not None or options or self._in_episode:
+        if seed is not None or self._in_episode or self._pool.has_queued_messages:
             self._pool.reset(seed)
         elif not self._is_at_start:
             self._pool.resume()

@@ -150,7 +150,7 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         super().reset(seed=None if seed is None else int(seed))
         if options:
             self._pool.set_environment_parameters(options)
-        if seed is not None or options or not self._is_at_start:
+        if seed is not None or not self._is_at_start or self._pool.has_queued_messages:
             self._pool.reset(None if seed is None else int(seed))
             self._pool.require_rows(self._behavior, self.num_envs)
         self._is_at_start = False

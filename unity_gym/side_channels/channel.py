@@ -26,7 +26,7 @@ class SideChannel(ABC):
         self.message_queue: list[bytes] = []
 
     def queue_message_to_send(self, message: OutgoingMessage) -> None:
-        """Send `message` with the next reset or step."""
+        """Send `message` with the next `reset()` or `step()`; an environment's `reset()` then sends RESET."""
         self.message_queue.append(bytes(message.buffer))
 
     def on_player_restarted(self) -> None:  # noqa: B027
@@ -59,8 +59,9 @@ class SideChannels:
         self._unknown: set[uuid.UUID] = set()
         self._collected: list[tuple[SideChannel, int]] = []
         self._is_held = False
+        self._exempt: SideChannel | None = None  # from `hold`
         self._sent: list[tuple[SideChannel, list[bytes]]] = []  # since `hold`
-        self._received: list[bytes] = []  # since `hold`
+        self._received = bytearray()  # frames since `hold`
         for channel in channels:
             self.add(channel)
 
@@ -105,29 +106,31 @@ class SideChannels:
     def clear_collected(self) -> None:
         """Remove the messages that the last `collect` returned from the queues."""
         for channel, count in self._collected:
-            if self._is_held:
+            if self._is_held and channel is not self._exempt:
                 self._sent.append((channel, channel.message_queue[:count]))
             del channel.message_queue[:count]
         self._collected = []
 
-    def hold(self) -> None:
-        """Keep the messages from now on, of a player that may be discarded, until `release` or `take_back`."""
-        self._is_held = True
+    def hold(self, exempt: SideChannel | None = None) -> None:
+        """Keep the messages from now on, of a player that may be discarded, until `release` or `take_back`.
+
+        :param exempt: Channel whose messages are passed on at once and never taken back.
+        """
+        self._is_held, self._exempt = True, exempt
 
     def release(self) -> None:
         """Pass on the messages that were received since `hold`.
 
         :raises ProtocolError: If one cannot be read.
         """
-        received, self._received, self._sent, self._is_held = self._received, [], [], False
-        for data in received:
-            self.dispatch(data)
+        received, self._received, self._sent, self._is_held = bytes(self._received), bytearray(), [], False
+        self.dispatch(received)
 
     def take_back(self) -> None:
         """Undo what has happened since `hold`: messages are queued again, and those that were received are dropped."""
         for channel, messages in reversed(self._sent):
             channel.message_queue[:0] = messages
-        self._received, self._sent, self._is_held = [], [], False
+        self._received, self._sent, self._is_held = bytearray(), [], False
 
     def dispatch(self, data: bytes) -> None:
         """Pass each framed message to its channel; an unknown channel is skipped with one warning.
@@ -135,9 +138,6 @@ class SideChannels:
         :raises ProtocolError: If a frame is cut off, or a channel cannot read its message; the message names the
             channel.
         """
-        if self._is_held:
-            self._received.append(data)
-            return
         offset = 0
         while offset < len(data):
             if len(data) - offset < _HEADER.size:
@@ -151,7 +151,9 @@ class SideChannels:
                 raise ProtocolError(
                     f"the frame of side channel {name} announces {length} bytes; {len(data) - offset} are there"
                 )
-            if channel is None:
+            if self._is_held and channel is not self._exempt:
+                self._received += data[offset - _HEADER.size : offset + length]
+            elif channel is None:
                 self._warn_once(channel_id)
             else:
                 try:
