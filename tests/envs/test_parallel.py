@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
+from pettingzoo.utils.conversions import aec_to_parallel
 
 import unity_gym
 from stand_ins import changing_agents_player, scripted_player
@@ -79,6 +80,22 @@ def test_pettingzoos_own_tests_pass_where_agents_differ_come_and_go(build: str) 
     api_test(env, num_cycles=50)
     env.close()
     seed_test(lambda: unity_gym.aec_env(file_name=build, seed=42), num_cycles=20)
+
+
+def test_pettingzoos_conversion_to_parallel_works_where_agents_come_in_mid_game(build: str) -> None:
+    """It expects turns in the order of `agents`, and iterates over this list while agents are added to it."""
+    for game, reset in (({"file_name": build}, {}), ({"env_id": "Unity-WallJump-v0", "num_areas": 2}, {"seed": 0})):
+        env = aec_to_parallel(unity_gym.aec_env(**game))
+        observations, _ = env.reset(**reset)
+        at_start = set(env.agents)
+        appeared: set[str] = set()
+        for _ in range(200):
+            observations, *_ = env.step(sampled(env, observations))
+            appeared.update(env.agents)
+            if not env.agents:
+                observations, _ = env.reset()
+        assert appeared - at_start
+        env.close()
 
 
 def test_agents_are_named_after_behavior_team_and_row(arena: UnityParallelEnv) -> None:

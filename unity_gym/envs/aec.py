@@ -18,9 +18,9 @@ from unity_gym.specs import Array, BehaviorSpec
 class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # PettingZoo has no types
     """PettingZoo `AECEnv` of one player: an agent has a turn per decision and one at the end of its episode.
 
-    Agents that request a decision at the same time have their turns one after the other, in the order of
-    `possible_agents`. They act on the same state: the player advances after the last of them. Names, spaces,
-    observations, infos, dead agents and agents that spawn mid-episode are those of `UnityParallelEnv`.
+    Agents that request a decision at the same time have their turns one after the other, in the order of `agents`. They
+    act on the same state: the player advances after the last of them. Names, spaces, observations, infos, dead agents
+    and agents that spawn mid-episode are those of `UnityParallelEnv`.
 
     :param options: Options as in `UnityParallelEnv`, without `wait_for`.
     """
@@ -70,7 +70,8 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
         self._start_turns()
 
     def _start_turns(self) -> None:
-        self._turns, self._actions = self._parallel_env.requesting_agents(), {}
+        requesting = set(self._parallel_env.requesting_agents())
+        self._turns, self._actions = [agent for agent in self.agents if agent in requesting], {}
         if self._turns:
             self.agent_selection = self._turns[0]
         elif self._parallel_env.agents:
@@ -106,7 +107,7 @@ class UnityAECEnv(AECEnv[str, Any, Any], EzPickle):  # type: ignore[misc]  # Pet
             observations, rewards, terminations, truncations, infos = self._parallel_env.step(actions)
             actions = {}
             new = [agent for agent in observations if agent not in self.infos]
-            self.agents += new
+            self.agents = self.agents + new  # a new list: PettingZoo's conversion iterates over the old one
             self.rewards |= dict.fromkeys(new, 0.0)
             self._cumulative_rewards |= dict.fromkeys(new, 0.0)
             self._observations |= observations
