@@ -3,6 +3,8 @@
 import copy
 import io
 import pickle
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -457,3 +459,16 @@ def test_the_memory_of_an_agent_advances_with_its_own_decisions(tmp_path: Path) 
             assert (state[0] != before[0]).any(1).tolist() == [step % 2 == 0, step % 2 == 1]
         observations = env.step(actions)[0]
     env.close()
+
+
+def test_workers_that_do_not_run_the_script_import_the_package_by_the_prefix_of_the_id() -> None:
+    """As in a notebook, whose cells the processes of SB3's `SubprocVecEnv` do not run."""
+    code = (
+        "from stable_baselines3.common.env_util import make_vec_env\n"
+        "from stable_baselines3.common.vec_env import SubprocVecEnv\n"
+        "env = make_vec_env('unity_gym:Unity-Basic-v0', 2, vec_env_cls=SubprocVecEnv)\n"
+        "print(env.reset().shape)\n"
+        "env.close()\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert finished.stdout == "(2, 20)\n", finished.stderr
