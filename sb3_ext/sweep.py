@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import shutil
 import time
 import uuid
@@ -268,6 +269,8 @@ class Sweep:
             raise UnityGymError("--resume continues a sweep and --force deletes it: give one of them")
         if resume and not path.is_file():
             raise UnityGymError(f"{self.folder} is no sweep that could be resumed. Correct --run-id, or leave it out")
+        if resume:
+            _require_whole(path)
         if not resume and self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             if not path.is_file():
                 raise UnityGymError(f"{self.folder} is no sweep (it has no {_STUDY}): give another --run-id")
@@ -494,3 +497,20 @@ def _listed(values: Mapping[str, Value]) -> str:
 
 def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _require_whole(study: Path) -> None:
+    """Check that a study ends with a complete line, as later ones would be appended to a part of a line.
+
+    :raises UnityGymError: If a line is incomplete, such as that of a process that was killed while it wrote it.
+    """
+    for number, line in enumerate(study.read_bytes().splitlines(keepends=True), 1):
+        try:
+            json.loads(line)
+        except ValueError:
+            line = b""
+        if not line.endswith(b"\n"):
+            raise UnityGymError(
+                f"{study}, line {number} is incomplete or damaged. Delete it and all later lines, then continue with "
+                "--resume"
+            )

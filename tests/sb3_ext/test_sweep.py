@@ -307,6 +307,29 @@ def test_a_mistake_in_a_sweep_file_is_reported(tmp_path: Path, keys: dict[str, A
     assert "command line" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("trained")
+def test_a_study_that_ends_within_a_line_is_reported_and_not_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sweep_file(tmp_path)
+    assert main(["sweep", str(path), "--results-dir", str(tmp_path)]) == 0
+    study = tmp_path / "basic" / "study.journal"
+    whole = study.read_bytes()
+    study.write_bytes(whole[:-9])
+    capsys.readouterr()
+    for _ in range(2):
+        assert main(["sweep", str(path), "--results-dir", str(tmp_path), "--resume"]) == 1
+        count = whole.count(b"\n")
+        errors = capsys.readouterr().err
+        assert errors.endswith(
+            f"{study}, line {count} is incomplete or damaged. Delete it and all later lines, then continue with "
+            "--resume\n"
+        )
+        assert study.read_bytes() == whole[:-9]
+    study.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
+    assert main(["sweep", str(path), "--results-dir", str(tmp_path), "--resume"]) == 0
+
+
 def test_a_folder_is_not_overwritten(tmp_path: Path, trained: list[RunSettings]) -> None:
     place = {"checkpoint_settings.results_dir": str(tmp_path)}
     path = sweep_file(tmp_path)
