@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +28,7 @@ from unity_gym.errors import UnityGymError
 from unity_gym.specs import Array
 
 _GRADIENT_STEPS_PER_LINE = 100  # of SAC, in updates.jsonl
+_LONGEST = 200  # bytes of a folder's name, which also begins the names of checkpoints; file systems take 255
 _RESUMED_ROWS = 1 << 48  # offset of the rows of saved experience, so that they are unique
 
 
@@ -44,7 +46,9 @@ class BehaviorRecord:
     def __init__(
         self, name: str, model: UnityAlgorithm, settings: RunSettings, run: Run, writers: Sequence[StatsWriter] = ()
     ) -> None:
-        if not set(Path(name).parts).isdisjoint({"..", "/", run.logs.name}):
+        parts = Path(name).parts
+        is_too_long = any(len(os.fsencode(part)) > _LONGEST for part in parts)
+        if is_too_long or not {"..", "/", run.logs.name}.isdisjoint(parts):
             raise UnityGymError(f"no folder can have the name of the behavior {name!r}: rename it in Unity")
         self.name, self.model = name, model
         self.settings: BehaviorSettings = settings.behavior(name)

@@ -321,7 +321,7 @@ def test_two_channels_with_one_uuid_raise() -> None:
     with pytest.raises(UnityGymError, match=f"{RAW}: Chat and RawBytesChannel"):
         SideChannels([Chat(), RawBytesChannel(RAW)])
     channels = SideChannels([FloatPropertiesChannel()])
-    with pytest.raises(UnityGymError, match="FloatPropertiesChannel and FloatPropertiesChannel"):
+    with pytest.raises(UnityGymError, match=r"FloatPropertiesChannel and FloatPropertiesChannel; .*it has options"):
         channels.add(FloatPropertiesChannel())
 
 

@@ -34,6 +34,7 @@ from sb3_ext.child_processes import starting_without_signals
 from sb3_ext.console import print_line
 from sb3_ext.files import write
 from sb3_ext.learn import main
+from sb3_ext.records import BehaviorRecord
 from sb3_ext.run_logs import Summary
 from sb3_ext.runs import Run
 from sb3_ext.settings import RunSettings, loads
@@ -612,6 +613,14 @@ def test_impossible_requests_are_reported_in_one_line_and_change_nothing(
     assert errors.count("\n") == 1
     assert "[WARNING]" not in output
     assert content(finished) == before
+
+
+@pytest.mark.parametrize("name", ["../Basic", "/Basic", "run_logs", "Game/" + "Basic" * 60])
+def test_a_behavior_whose_name_no_folder_can_have_is_reported(name: str, tmp_path: Path) -> None:
+    settings = loads(f"behaviors: {{Basic: {{}}}}\ncheckpoint_settings: {{results_dir: {tmp_path}}}")
+    model: Any = None
+    with pytest.raises(UnityGymError, match=f"behavior '{name}': rename it in Unity"):
+        BehaviorRecord(name, model, settings, Run(settings))
 
 
 def test_a_checkpoint_of_another_network_raises(

@@ -74,7 +74,8 @@ class SideChannels:
         if taken is not channel:
             raise UnityGymError(
                 f"two side channels have the UUID {channel.channel_id}: {type(taken).__name__} and "
-                f"{type(channel).__name__}; give each its own, and pass one object a channel"
+                f"{type(channel).__name__}; give each its own, and pass one object a channel. Leave out those of the "
+                "environment itself: it has options, such as time_scale and environment_parameters"
             )
 
     def get(self, channel_id: uuid.UUID) -> SideChannel | None:
