@@ -28,7 +28,7 @@ from unity_gym.errors import UnityGymError
 from unity_gym.specs import Array
 
 _GRADIENT_STEPS_PER_LINE = 100  # of SAC, in updates.jsonl
-_LONGEST = 200  # bytes of a folder's name, which also begins the names of checkpoints; file systems take 255
+_LONGEST = 200  # bytes of a folder's name, to which checkpoints add their timesteps; file systems take 255
 _RESUMED_ROWS = 1 << 48  # offset of the rows of saved experience, so that they are unique
 
 
