@@ -4,7 +4,7 @@
 
 PEER is an environment in which `mlagents` is installed. Unity's side builds networks with random weights, some of which
 differ from run to run. The same weights are loaded here, and both sides compute from the same random experience.
-Minibatches are in order, and noise is a constant. The table has the largest absolute difference of each computation, and
+Minibatches are in order, and noise is constant. The table has the largest absolute difference of each computation, and
 its scale: the largest magnitude of the numbers, or the largest change of the outputs by an update. If a difference is
 above 2e-5 (times the scale, where that is above 1), the exit status is 1.
 """
