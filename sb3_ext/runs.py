@@ -139,12 +139,12 @@ class Run:
         self.seconds_before = float(self._status.get("metadata", {}).get("seconds", 0))
 
     def _require_policies(self, settings: RunSettings, is_run: bool) -> None:
-        asked, behaviors = settings.checkpoint_settings, [*settings.behaviors.values(), settings.default_settings]
+        asked = settings.checkpoint_settings
         if asked.resume or asked.initialize_from is not None:
             if not is_run:
                 option = "--run-id" if asked.resume else "--initialize-from"
                 raise UnityGymError(f"{self.folder} is no run; {self._describe_runs()}. Correct {option}")
-        elif all(behavior is None or behavior.init_path is None for behavior in behaviors):
+        elif all(block.init_path is None for block in settings.behavior_blocks):
             raise UnityGymError(
                 "--inference needs trained policies: give --resume and the --run-id of a run, --initialize-from, or "
                 "init_path in the settings of the behaviors"

@@ -90,8 +90,7 @@ def place_samplers(
     """
     environment = settings.env_settings
     limits = _restart_limits(environment)
-    behaviors = [*settings.behaviors.values(), settings.default_settings]
-    threaded = any(behavior.threaded for behavior in behaviors if behavior is not None)
+    threaded = any(block.threaded for block in settings.behavior_blocks)
     if not environment.num_workers:
         with launch(settings, curricula, run.logs) as pool:
             restarts = RestartPolicy(**limits)

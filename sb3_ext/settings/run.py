@@ -192,6 +192,11 @@ class RunSettings(Block):
     stats_writers: Annotated[list[Annotated[str, BeforeValidator(_stats_writer)]], OWN] = Field(default=[])
     """Statistics writers of plugins, in addition to TensorBoard."""
 
+    @property
+    def behavior_blocks(self) -> list[BehaviorSettings]:
+        """Settings of all behaviors: those of `behaviors`, and `default_settings` if it is given."""
+        return [*self.behaviors.values(), *([] if self.default_settings is None else [self.default_settings])]
+
     def behavior(self, name: str) -> BehaviorSettings:
         """Return the settings of a behavior of the environment; a team (`Name?team=0`) has those of its name.
 

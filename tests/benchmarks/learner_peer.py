@@ -374,12 +374,21 @@ def compute(case: Case, path: str) -> dict[str, Any]:
     return found | {"outputs after": outputs(model, rollout, length, has_critic)}
 
 
+def numbers(found: Any, names: Any) -> torch.Tensor:
+    """Return all numbers that `found` has under the names of `names`, float64 (n,)."""
+    if isinstance(names, dict):
+        return torch.cat([numbers(found[name], parts) for name, parts in names.items()])
+    return torch.flatten(found).double()
+
+
 def difference(own: Any, peer: Any) -> float:
-    """Return the largest absolute difference of numbers with equal names; with 0 it is their largest magnitude."""
-    if isinstance(own, dict):
-        return max(difference(value, peer[name] if isinstance(peer, dict) else peer) for name, value in own.items())
-    peer = peer.flatten().double() if isinstance(peer, torch.Tensor) else peer
-    return float((own.flatten().double() - peer).abs().nan_to_num(torch.inf).max())
+    """Return the largest absolute difference of numbers with equal names."""
+    return float((numbers(own, own) - numbers(peer, own)).abs().nan_to_num(torch.inf).max())
+
+
+def magnitude(own: Any) -> float:
+    """Return the largest absolute value."""
+    return float(numbers(own, own).abs().max())
 
 
 def rows(case: Case, path: str) -> Iterator[tuple[str, float, float]]:
@@ -400,11 +409,11 @@ def rows(case: Case, path: str) -> Iterator[tuple[str, float, float]]:
         if case.kind in _SIGNALS:
             shown, expert = (_Experience.from_trajectories(experience(case, seed)) for seed in range(2))
             found = updates(case, shown, expert, peer["weights"])
-            yield "rewards and losses", difference(found, peer), difference(found, 0)
+            yield "rewards and losses", difference(found, peer), magnitude(found)
             return
         own = compute(case, path)
     before, after = own["outputs"], own["outputs after"]
-    yield "outputs", difference(before, peer.pop("outputs")), difference(before, 0)
+    yield "outputs", difference(before, peer.pop("outputs")), magnitude(before)
     if case.kind != "sac" and all(len(sensor.shape) != 2 for sensor in case.spec.observation_specs):
         yield "update", difference({name: own[name] for name in peer}, peer), difference(before, after)
 
