@@ -143,7 +143,8 @@ class UnityEnvironment:
         self._actions: dict[str, ActionTuple] = {}
         self._was_reset = False
         self._is_at_start = False  # the state is the one that `seed` leads to, with one RESET and no step
-        self._is_unread = False  # a command is being sent, or its reply is not in `_steps` yet
+        self._is_unread = False  # a message is being sent, or its reply has not been decoded yet
+        self._awaits_state = True  # the reply is one to a command, not to a request for images alone
         self._dispatched: bytes | bytearray = b""  # the message whose side channels were read last
         try:
             connection = self._connection = PlayerConnection(self._port)
@@ -376,9 +377,7 @@ class UnityEnvironment:
 
     def step_async(self) -> None:
         """Send the actions: the first half of `step`."""
-        self._require_reset()
-        if self._is_unread:
-            raise NotReadyError("the last step was interrupted before its reply arrived: call reset()")
+        self._require_ready()
         encoded = {}
         for name, (decisions, _) in self._steps.items():
             n = len(decisions)
@@ -427,13 +426,14 @@ class UnityEnvironment:
     def _send(self, message: bytes) -> None:
         assert self._connection is not None
         self._is_at_start = False
-        self._is_unread = True  # first, so that any interruption is noticed
+        self._awaits_state = True
+        self._is_unread = True  # before the message is sent, so that any interruption is noticed
         self._connection.send(message)
         self._side_channels.clear_collected()
         self._actions = {}
 
     def _finish_exchange(self, lateness: str | None = None) -> None:
-        """Receive one state and decode it.
+        """Receive one message and decode it.
 
         :param lateness: Message of the error after the timeout; by default that the player sent nothing.
         """
@@ -453,7 +453,7 @@ class UnityEnvironment:
         self._is_unread = False
 
     def _read(self, data: bytes | bytearray) -> None:
-        """Decode one state. An interrupted call can be repeated.
+        """Decode one message. An interrupted call can be repeated.
 
         :raises PlayerQuitError: If the player reports that it quits.
         :raises ProtocolError: If the message is broken.
@@ -465,6 +465,8 @@ class UnityEnvironment:
         if output.rl_output.side_channel and self._dispatched is not data:
             self._dispatched = data
             self._side_channels.dispatch(output.rl_output.side_channel)
+        if not self._awaits_state:
+            return
         agents = {name: infos.value for name, infos in output.rl_output.agent_infos.items()}
         for name in [name for name in self._announced if name not in self._specs and agents.get(name)]:
             self._start_behavior(name, self._announced[name], agents[name][0])
@@ -576,6 +578,12 @@ class UnityEnvironment:
         self._require_open()
         if not (self._is_launched and self._was_reset):
             raise NotReadyError("this environment has not been reset: call reset() first")
+
+    def _require_ready(self) -> None:
+        """Check that the player waits for a command."""
+        self._require_reset()
+        if self._is_unread:
+            raise NotReadyError("the last step was interrupted before its reply arrived: call reset()")
 
     def _require_behavior(self, name: str) -> None:
         self._require_reset()

@@ -26,6 +26,7 @@ from unity_gym.side_channels import (
     StatsSideChannel,
 )
 from unity_gym.side_channels.stats import aggregate
+from unity_gym.wire import encode
 
 # Seconds between two looks at the launches. No lock is waited for: Ctrl-C just before such a wait is noticed only after
 # it, and one within a wait of `concurrent.futures` can leave its locks taken.
@@ -78,6 +79,17 @@ class _LaunchedPlayer(UnityEnvironment):
         """
         self._release_messages()
 
+    def request_images(self, channel: RenderingChannel) -> None:
+        """Request images of the present state, for which `step_wait` waits.
+
+        :param channel: Channel of this player, which has sent images before, so that the player knows the request.
+        """
+        self._require_ready()
+        assert self._connection is not None
+        self._awaits_state = False
+        self._is_unread = True  # before the message is sent, so that any interruption is noticed
+        self._connection.send(encode.step({}, channel.request_at_once()))
+
     def discard(self) -> None:
         """Close this player as if it had never been launched: what was sent to it is queued again."""
         self.close()
@@ -91,7 +103,7 @@ class LaunchedPlayers:
 
     :param options: Options for launching and configuring each player.
     :param n_instances: Number of players.
-    :param areas_to_draw: Number of areas per player that it draws and sends images of.
+    :param areas_to_draw: Number of areas per player that it draws on request.
     :raises PlayerError: If a player cannot be started.
     :raises UnityGymError: If several players are Editors, or custom side channels are passed with several players.
     """
@@ -106,7 +118,7 @@ class LaunchedPlayers:
         if options.display not in (None, "xvfb"):
             raise InvalidValueError(f"display must be None (this machine's screen) or 'xvfb', got {options.display!r}")
         self.options = options
-        self.players: list[UnityEnvironment] = []
+        self.players: list[_LaunchedPlayer] = []
         self.rendering: dict[int, RenderingChannel] = {}
         self._areas_to_draw = areas_to_draw
         self._probed: set[int] = set()  # the players whose first RESET was not requested yet
@@ -140,7 +152,7 @@ class LaunchedPlayers:
         """
         started: list[int] = []
         ended: list[int] = []
-        players: dict[int, UnityEnvironment] = {}
+        players: dict[int, _LaunchedPlayer] = {}
         failures: list[BaseException] = []
 
         def launch(worker: int) -> None:
@@ -168,7 +180,7 @@ class LaunchedPlayers:
                 time.sleep(_LAUNCH_PERIOD)
             self.players += [players[worker] for worker in sorted(players)]
 
-    def _launch(self, worker: int, seed: int) -> UnityEnvironment:
+    def _launch(self, worker: int, seed: int) -> _LaunchedPlayer:
         options = self.options
         no_graphics = options.no_graphics
         if options.no_graphics_monitor and not no_graphics:

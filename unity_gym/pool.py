@@ -89,8 +89,8 @@ class PlayerPool(LaunchedPlayers):
     :param n_instances: Number of players.
     :param behavior: Names of the behaviors to control, one or several, each with or without its "?team=…"; the agents
         of all others take the zero action. By default all behaviors.
-    :param areas_to_draw: Number of areas per player that it draws and sends images of; `rendering` maps the player's
-        index to its channel.
+    :param areas_to_draw: Number of areas per player that `draw` draws; `rendering` maps the player's index to its
+        channel, which has the images.
     :param rows: Number of rows to reserve in each table for agents that appear later.
     :param share_table: Whether the agents of all controlled behaviors share one table, named after the first behavior.
         It includes behaviors that appear later. All must be alike, see `BehaviorSpec.is_like`. By default each behavior
@@ -292,6 +292,21 @@ class PlayerPool(LaunchedPlayers):
         self.players[worker].relaunch()
         with _Guard(self):
             self._read(worker)
+
+    def draw(self) -> None:
+        """Update the images in the channels of `rendering` to the present states, without a step.
+
+        Players that have sent none with their first state, such as builds, are left out.
+
+        :raises PlayerError: If a player fails.
+        :raises NotReadyError: If a player has not been read since the last `send`, or a step was interrupted.
+        """
+        drawing = {worker: channel for worker, channel in self.rendering.items() if channel.frames}
+        self._require_ready(drawing)
+        for worker, channel in drawing.items():
+            self.players[worker].request_images(channel)
+        for worker in drawing:
+            self.players[worker].step_wait()
 
     def _require_ready(self, workers: Iterable[int]) -> None:
         if self._is_interrupted:

@@ -63,7 +63,6 @@ class _Actor:
 def image(scene: str, policies: Path | None) -> tuple[Array, bool]:
     """Return the first area of a scene, uint8 (height, width, 3), and whether policies acted in it."""
     channel = RenderingChannel()
-    channel.draw(1)
     with UnityEnvironment(
         f"embedded:{scene}",
         seed=1,
@@ -81,6 +80,8 @@ def image(scene: str, policies: Path | None) -> tuple[Array, bool]:
                 if len(decisions):
                     env.set_actions(name, actor.act(decisions, terminals.agent_id))
             env.step()
+        channel.draw(1)
+        env.step()
     return channel.frames[0], is_trained
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +19,7 @@ from gymnasium.wrappers import RecordVideo, RenderCollection
 from gymnasium.wrappers.vector import RecordVideo as RecordVectorVideo
 
 import unity_gym
-from unity_gym.errors import InvalidValueError, UnityGymError
+from unity_gym.errors import InvalidValueError, NotReadyError, PlayerError, UnityGymError
 from unity_gym.registration import MULTI_AGENT_SCENES, SCENES, environment_id
 
 HAS_DISPLAY = bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
@@ -64,6 +66,62 @@ def test_rendering_does_not_change_the_course_of_a_scene() -> None:
             np.testing.assert_array_equal(drawn.reset()[0], plain.reset()[0])
     plain.close()
     drawn.close()
+
+
+def test_only_render_draws() -> None:
+    env = gym.make("Unity-Basic-v0", render_mode="rgb_array").unwrapped
+    env.reset(seed=0)
+    channel = env._pool.rendering[0]
+    drawn = channel.frames[0]
+    for _ in range(3):
+        env.step(2)
+    assert channel.frames[0] is drawn
+    assert agent_position(frame(env)) == pytest.approx(13, abs=0.1)
+    env.close()
+
+
+def test_parameters_that_were_set_before_an_image_are_sent_with_the_reset() -> None:
+    env = gym.make("Unity-3DBall-v0", render_mode="rgb_array").unwrapped
+    env.reset(seed=0)
+    small = frame(env)
+    env._pool.set_environment_parameters({"scale": 5})
+    np.testing.assert_array_equal(frame(env), small)
+    env.reset()
+
+    def area_of_ball(image: np.ndarray) -> int:
+        return int((image[..., 0] > image[..., 2].astype(int) + 60).sum())
+
+    assert area_of_ball(frame(env)) > 4 * area_of_ball(small)
+    env.close()
+
+
+def test_an_interrupted_image_is_followed_by_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, drawn = gym.make("Unity-3DBall-v0"), gym.make("Unity-3DBall-v0", render_mode="rgb_array")
+    plain.reset(seed=3)
+    drawn.reset(seed=3)
+    player = drawn.unwrapped._pool.players[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(player, "_receive", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            drawn.render()
+    with pytest.raises(NotReadyError, match=r"interrupted.*reset\(\)"):
+        drawn.step(np.ones(2, np.float32))
+    np.testing.assert_array_equal(drawn.reset(seed=3)[0], plain.reset(seed=3)[0])
+    after_step = [env.step(np.ones(2, np.float32))[0] for env in (plain, drawn)]
+    np.testing.assert_array_equal(*after_step)
+    plain.close()
+    drawn.close()
+
+
+def test_a_player_that_has_died_is_reported_by_render() -> None:
+    env = gym.make("Unity-Basic-v0", render_mode="rgb_array")
+    env.reset()
+    os.kill(env.unwrapped._pool.players[0]._player.pid, signal.SIGKILL)
+    with pytest.raises(PlayerError, match="Basic"):
+        env.render()
+    env.close()
+    with pytest.raises(NotReadyError, match="closed"):
+        env.unwrapped.render()
 
 
 @pytest.mark.parametrize(

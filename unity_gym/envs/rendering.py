@@ -52,7 +52,11 @@ def render_frames(pool: PlayerPool, table: AgentTable, ended: bool = False) -> t
     :param pool: Players that were launched with a number of areas to draw.
     :param ended: Whether to return the last state of the ended episode instead, for the first row.
     :raises UnityGymError: If the player draws nothing and the agents have no camera.
+    :raises PlayerError: If a player fails.
+    :raises NotReadyError: If the environment is closed, or a step was interrupted.
     """
+    if not ended:
+        pool.draw()
     frames: list[Array | None] = [None] * len(table)
     for worker, channel in pool.rendering.items():
         rows = np.flatnonzero(table.player == worker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from unity_gym.errors import PlayerError, ProtocolError
@@ -80,11 +80,13 @@ class Communicator:
         self._new_seed: int | None = None
         self._unknown: set[uuid.UUID] = set()
         self._areas_to_draw = 0
+        self._draws_at_once = False
+        self._draws_ends = False
         self._end_frame: Array | None = None  # final state of an episode, if only one area is rendered
         self._readers: dict[uuid.UUID, Callable[[IncomingMessage], None]] = {
             ENVIRONMENT_PARAMETERS: self.parameters.on_message_received,
             RESEEDING: self._reseed,
-            RENDERING: self._set_areas_to_draw,
+            RENDERING: self._request_frames,
         }
         # Speed, resolution and frame rate have no effect without a window and without waiting, and no
         # scene uses the others.
@@ -135,7 +137,7 @@ class Communicator:
         self._pending = True
         if asking is not None:
             self._waiting.setdefault(behavior, []).append((agents, asking))
-        elif self._areas_to_draw == 1:
+        elif self._draws_ends:
             self._end_frame = self.scene.render(0)
 
     def add_statistic(self, name: str, value: float, aggregation: int = 0) -> None:
@@ -163,15 +165,14 @@ class Communicator:
         infos = {behavior: b"".join(parts) for behavior, parts in self._infos.items()}
         new = {name: self._actions[name] for name, sent in infos.items() if sent and name not in self._announced}
         self._announced.update(new)
-        self._send_frames()
-        message = output(infos, new, bytes(self._outgoing))
         waiting, self._waiting = self._waiting, {}
+        rl_input = self._exchange_infos(infos, new)
         for parts in self._infos.values():
             parts.clear()
-        self._outgoing.clear()
         self._pending = False
-
-        rl_input = self._handle(self._exchange(message))
+        while self._draws_at_once:
+            self._draws_at_once = False
+            rl_input = self._exchange_infos({}, {})
         if self._new_seed is not None:
             seed, self._new_seed = self._new_seed, None
             raise Reseeded(seed)
@@ -180,6 +181,13 @@ class Communicator:
         for behavior, asking in waiting.items():
             self._act(asking, rl_input.agent_actions.get(behavior, b""), self._actions[behavior])
         return False
+
+    def _exchange_infos(self, infos: Mapping[str, bytes], new: Mapping[str, ActionSpec]) -> Any:
+        """Exchange encoded agents, the behaviors among them that are new, and all messages of side channels."""
+        self._send_frames()
+        message = output(infos, new, bytes(self._outgoing))
+        self._outgoing.clear()
+        return self._handle(self._exchange(message))
 
     @staticmethod
     def _act(asking: Sequence[tuple[Acting, Array]], encoded: bytes, spec: ActionSpec) -> None:
@@ -238,8 +246,9 @@ class Communicator:
     def _send(self, channel: uuid.UUID, payload: bytes) -> None:
         self._outgoing += _FRAME.pack(channel.bytes_le, len(payload)) + payload
 
-    def _set_areas_to_draw(self, message: IncomingMessage) -> None:
-        self._areas_to_draw = message.read_int32()
+    def _request_frames(self, message: IncomingMessage) -> None:
+        areas, at_once = message.read_int32(), message.read_bool()
+        self._areas_to_draw, self._draws_at_once, self._draws_ends = areas, at_once, areas == 1
 
     def _send_frames(self) -> None:
         if self._end_frame is not None:
@@ -247,6 +256,7 @@ class Communicator:
             self._end_frame = None
         for area in range(min(self._areas_to_draw, self.scene.areas)):
             self._send_frame(0, area, self.scene.render(area))
+        self._areas_to_draw = 0
 
     def _send_frame(self, moment: int, area: int, frame: Array) -> None:
         height, width, _ = frame.shape

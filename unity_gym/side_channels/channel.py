@@ -48,6 +48,11 @@ class OutgoingChannel(SideChannel):
         raise ProtocolError("the player sent a message on a channel that leads to the player only")
 
 
+def frame(channel: SideChannel, payload: bytes) -> bytes:
+    """Return a message of a channel as the block of bytes of a `RLInput` or `RLOutput` contains it."""
+    return _HEADER.pack(channel.channel_id.bytes_le, len(payload)) + payload
+
+
 class SideChannels:
     """Registry of the channels of one player.
 
@@ -101,7 +106,7 @@ class SideChannels:
                 payloads = list(channel.message_queue)
                 self._collected.append((channel, len(payloads)))
                 for payload in payloads:
-                    frames += _HEADER.pack(channel.channel_id.bytes_le, len(payload)) + payload
+                    frames += frame(channel, payload)
         return bytes(frames)
 
     def clear_collected(self) -> None:
