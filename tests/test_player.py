@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -108,6 +109,14 @@ def test_a_file_without_execute_permission_raises_with_the_remedy(tmp_path: Path
     build = tmp_path / "Game.x86_64"
     build.write_text("")
     with pytest.raises(PlayerError, match=rf"not executable.*chmod \+x {build}"):
+        Player(str(build), 5005)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it is a build for this machine")
+def test_a_build_for_windows_raises_with_the_remedy(tmp_path: Path) -> None:
+    build = tmp_path / "Game.exe"
+    build.write_bytes(b"MZ")
+    with pytest.raises(PlayerError, match=rf"build for Windows.*this machine has {platform.system()}: build the scene"):
         Player(str(build), 5005)
 
 

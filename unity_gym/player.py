@@ -131,6 +131,11 @@ def player_command(file_name: str) -> list[str]:
                     f"Player {file_name!r} is an archive: {executable}. Unpack it, and give the path of the executable "
                     "inside."
                 )
+            if executable.suffix == ".exe":
+                raise PlayerError(
+                    f"Player {file_name!r} is a build for Windows, and this machine has {platform.system()}: build the "
+                    "scene for it, in Unity's build settings."
+                )
             raise PlayerError(
                 f"Player {file_name!r} is not executable: {executable}. Allow it with: "
                 f"chmod +x {shlex.quote(str(executable))}"
