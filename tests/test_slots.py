@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -252,6 +253,37 @@ def test_a_new_group_takes_the_rows_of_an_inactive_group() -> None:
     update_table(table, ended=[Entry(1, group=1), Entry(2, group=1)])
     assert update_table(table, [Entry(3, group=2), Entry(4, group=2), Entry(5, group=2)]) == [0, 1, 2]
     assert table.group_id.tolist() == [2, 2, 2]
+
+
+def test_a_row_of_its_group_is_left_to_a_later_agent() -> None:
+    table = AgentTable(SPEC, reserved=3)
+    update_table(table, [Entry(1, group=1), Entry(2, group=2), Entry(3, group=2)])
+    update_table(table, ended=[Entry(1, group=1), Entry(2, group=2)])
+    assert update_table(table, [Entry(4, group=3), Entry(5, group=1)]) == [1, 0], "row 1 is of group 2, with agent 3"
+
+
+def test_many_new_agents_take_as_many_calls_as_a_few() -> None:
+    def calls(agents: int) -> int:
+        table = new_table(*range(agents))
+        entries = [Entry(number, group=number % 5) for number in range(agents, 2 * agents)]
+        message = DecisionSteps(**columns(entries), action_mask=None)
+        ended = [Entry(number) for number in range(agents)]
+        terminals = TerminalSteps(**columns(ended), interrupted=np.zeros(agents, bool))
+        count = 0
+
+        def profile(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(profile)
+        try:
+            table.update(message, terminals)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    calls(10)  # numpy's first call may import
+    assert calls(1000) == calls(10)
 
 
 def test_the_same_id_in_two_players_means_two_agents() -> None:

@@ -6,7 +6,7 @@ and vector environments need fixed rows. The table assigns each agent a row, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -53,8 +53,9 @@ class AgentTable:
     `is_fixed`: the table grows only when more agents than it has rows are alive at once.
 
     An agent id keeps its row over its episodes. A new id takes the first match: (1) a free row of its player and group;
-    (2) one of its player whose group has no active agent; (3) one never used; (4) in a fixed table, any free one.
-    Otherwise the table grows. Rows freed before this environment step come first, then the lowest.
+    (2) one of its player whose group has no active agent; (3) one never used; (4) in a fixed table, any free one that
+    no other new id takes by (1). Otherwise the table grows. Rows freed before this environment step come first, then
+    the lowest.
 
     :param spec: Specification of the behavior.
     :param visual_dtype: Dtype of image arrays: "uint8" or "float32".
@@ -224,8 +225,7 @@ class AgentTable:
         rows = self._find(keys)
         new = np.flatnonzero(rows < 0)
         if len(new):
-            for position in new:  # happens once per agent
-                rows[position] = self._free_row(int(decisions.group_id[position]), player, rows, decisions)
+            rows[new] = self._free_rows(decisions.group_id[new], player, rows[rows >= 0], decisions)
             rest = new[rows[new] < 0]
             rows[rest] = self._grow(len(rest))
             self._key[rows[new]] = keys[new]
@@ -237,28 +237,36 @@ class AgentTable:
         self._last[player] = ids, slice(first, first + len(rows)) if follows else rows
         return self._last[player][1]
 
-    def _free_row(self, group: int, player: int, taken: Array, present: DecisionSteps) -> int:
-        """Return the row that a new agent of `group` takes, −1 for none.
+    def _free_rows(self, groups: Array, player: int, taken: Array, present: DecisionSteps) -> Array:
+        """Return the rows that new agents take, −1 for none.
 
-        :param group: Group id of the new agent.
-        :param player: Index of its player.
-        :param taken: Rows of the agents that request a decision now.
+        :param groups: Group ids of the new agents.
+        :param player: Index of their player.
+        :param taken: Rows of the other agents that request a decision now.
         :param present: Decision steps of the player.
         """
         is_free = ~self.alive
-        is_free[taken[taken >= 0]] = False
-        free_of_player = is_free & (self.player == player)
-        candidates = free_of_player & (self.group_id == group)
-        if not candidates.any() and free_of_player.any():
-            living = np.concatenate([self.group_id[self.alive & (self.player == player)], present.group_id])
-            candidates = free_of_player & ~np.isin(self.group_id, living)
-        if not candidates.any():
-            candidates = is_free & (self.player < 0)
-        if not candidates.any() and self.is_fixed:
-            candidates = is_free
-        free = np.flatnonzero(candidates)
-        earlier = free[self._ended_at[free] < self._step_count]
-        return int((earlier if len(earlier) else free)[0]) if len(free) else -1
+        is_free[taken] = False
+        order = np.argsort(self._ended_at == self._step_count, kind="stable")
+        rows = np.full(len(groups), -1, np.intp)
+        for candidates, by_group in self._candidates(player, present):
+            waiting, free = np.flatnonzero(rows < 0), order[(is_free & candidates)[order]]
+            agents, matches = _match_in_order(groups[waiting] * by_group, self.group_id[free] * by_group)
+            rows[waiting[agents]] = free[matches]
+            is_free[free[matches]] = False
+            if rows.min() >= 0:
+                break
+        return rows
+
+    def _candidates(self, player: int, present: DecisionSteps) -> Iterator[tuple[Array, bool]]:
+        """Yield the rows that new agents may take if free, bool (rows,), and whether only those of equal groups."""
+        of_player = self.player == player
+        yield of_player, True
+        living = np.concatenate([self.group_id[self.alive & of_player], present.group_id])
+        yield of_player & ~np.isin(self.group_id, living), False
+        yield self.player < 0, False
+        if self.is_fixed:
+            yield np.ones(len(self), bool), False
 
     def _grow(self, count: int) -> Array:
         """Add rows, and return their indices."""
@@ -289,3 +297,18 @@ class AgentTable:
         position = np.searchsorted(self._sorted_keys, keys)
         rows = self._order[np.minimum(position, len(self) - 1)]
         return np.where(self._key[rows] == keys, rows, -1)
+
+
+def _match_in_order(left: Array, right: Array) -> tuple[Array, Array]:
+    """Return pairs of an index into `left` and one into `right`: of each value, the first with the first, and so on."""
+    _, *pairs = np.intersect1d(_numbered(left), _numbered(right), assume_unique=True, return_indices=True)
+    return pairs[0], pairs[1]
+
+
+def _numbered(values: Array) -> Array:
+    """Return each int32 value together with the number of equal ones before it, in one int64."""
+    order = np.argsort(values, kind="stable")
+    in_order = values[order].astype(np.int64)
+    numbered = np.empty_like(in_order)
+    numbered[order] = (in_order << _ID_BITS) + np.arange(len(values)) - np.searchsorted(in_order, in_order)
+    return numbered

@@ -89,12 +89,13 @@ class Model:
         self.end_groups(before)
         found = [self.find(player, entry.id) for entry in deciding]
         taken = [row for row in found if row is not None]
-        for position, entry in enumerate(deciding):
-            if found[position] is None:
-                row = self.free(entry, player, taken, deciding)
-                if row is not None:
-                    taken.append(row)
-                    found[position] = row
+        for is_last in (False, True):  # only rows that no group takes are for anyone
+            for position, entry in enumerate(deciding):
+                if found[position] is None:
+                    row = self.free(entry, player, taken, deciding, is_last and self.is_fixed)
+                    if row is not None:
+                        taken.append(row)
+                        found[position] = row
         for position, entry in enumerate(deciding):
             row = found[position]
             if row is None:
@@ -117,7 +118,9 @@ class Model:
             if not any(row is other for other in before):
                 row.group_ended = row.group > 0 and (row.player, row.group) not in living
 
-    def free(self, entry: Entry, player: int, taken: list[Row], deciding: Sequence[Entry]) -> Row | None:
+    def free(
+        self, entry: Entry, player: int, taken: list[Row], deciding: Sequence[Entry], takes_any: bool
+    ) -> Row | None:
         dead = [row for row in self.rows if not row.alive and not any(row is other for other in taken)]
         gone = [row for row in dead if row.player == player]
         living = {row.group for row in self.rows if row.player == player and row.alive}
@@ -126,7 +129,7 @@ class Model:
             [row for row in gone if row.group == entry.group]
             or [row for row in gone if row.group not in living]
             or [row for row in dead if row.player < 0]
-            or [row for row in dead if self.is_fixed]
+            or [row for row in dead if takes_any]
         )
         return min(candidates, key=lambda row: row.ended_at >= self.exchange, default=None)
 
