@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from sb3_ext.collector import Collector
-from sb3_ext.console import LOG
 from sb3_ext.restarts import RestartPolicy
 from sb3_ext.sampler import Sampler
 from unity_gym.errors import UnityGymError
@@ -88,7 +87,7 @@ def serve(mailbox: Mailbox, arguments: SamplerArguments) -> None:
         with arguments.launch() as pool, suppress(EOFError, OSError):
             mailbox.send(None)
             restarts = RestartPolicy(**arguments.restarts)
-            sampler = _ServedSampler(pool, restarts, arguments.first_player, arguments.is_asynchronous, LOG.warning)
+            sampler = _ServedSampler(pool, restarts, arguments.first_player, arguments.is_asynchronous)
             for method, given in _calls(mailbox):
                 if method == "load":
                     sampler.load(*given)
