@@ -13,6 +13,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from glob import escape
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,19 +73,25 @@ def push(
         raise UnityGymError(f"{Path(results_dir, run)} is no run (it has no {CONFIGURATION}): give a name or a folder")
     folder = folder.resolve()
     settings = _settings(folder, env)
-    played = _played(settings, episodes, folder / _VIDEO) if episodes else {}
     names = list(settings.behaviors)
     if settings.default_settings is not None:
         names += sorted({path.stem for path in folder.glob("*.onnx")} - settings.behaviors.keys())
+    trained = {name: _trained(folder, name) for name in names}
+    api = hub.HfApi()
+    with _asking(repo_id):  # before the episodes, which take minutes
+        api.create_repo(repo_id, private=private, exist_ok=True)
+    played = _played(settings, episodes, folder / _VIDEO) if episodes else {}
     have_played = {plain_name(team) for team in played}
-    evaluations = {name: _trained(folder, name) for name in names if name not in have_played} | played
+    evaluations = {name: trained[name] for name in names if name not in have_played} | played
     write(folder / _CONFIG, json.dumps(_configuration(folder, settings), indent=2))
     write(folder / _CARD, _card(hub, folder, repo_id, names, settings, evaluations))
     with _asking(repo_id):
-        api = hub.HfApi()
-        api.create_repo(repo_id, private=private, exist_ok=True)
         commit = api.upload_folder(
-            repo_id=repo_id, folder_path=folder, commit_message=message, ignore_patterns=list(_LEFT_OUT)
+            repo_id=repo_id,
+            folder_path=folder,
+            commit_message=message,
+            ignore_patterns=list(_LEFT_OUT),
+            delete_patterns=[f"{escape(name)}/*" for name in names],  # checkpoints that the run no longer has
         )
     return str(commit)
 
@@ -92,7 +99,8 @@ def push(
 def pull(repo_id: str, local_dir: str = "results", revision: str | None = None) -> Path:
     """Download a run that `push` or `mlagents-push-to-hf` uploaded.
 
-    Only files of the kinds that a run contains are downloaded, and no programs.
+    Only files of the kinds that a run contains are downloaded, and no programs. In `configuration.yaml`, the name and
+    folder of the run become those of the download, without `resume`, `force`, `initialize_from` and `init_path`.
 
     :param repo_id: Repository, `USER/NAME`.
     :param local_dir: Parent of the new folder NAME.
@@ -109,12 +117,33 @@ def pull(repo_id: str, local_dir: str = "results", revision: str | None = None) 
     with _asking(repo_id):
         hub.snapshot_download(repo_id, revision=revision, local_dir=partial, allow_patterns=patterns)
     shutil.rmtree(partial / ".cache", ignore_errors=True)  # written by the client
+    _adopt(partial / CONFIGURATION, folder)
     if folder.exists():
         folder.rmdir()
     partial.rename(folder)
     if not (folder / CONFIGURATION).is_file():
         print_line(f"{repo_id} has no {CONFIGURATION}, so that no run can start from it; its ONNX files can be used")
     return folder
+
+
+def _adopt(configuration: Path, folder: Path) -> None:
+    """Let the settings of a downloaded run name its new folder, instead of folders and runs of the uploader.
+
+    Otherwise a training with them would write to the uploader's `results_dir`, `force` would delete runs, and
+    `init_path` would replace the downloaded networks.
+    """
+    try:
+        tree = yaml.safe_load(configuration.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError, yaml.YAMLError):
+        return
+    if not isinstance(tree, dict):
+        return
+    tree["checkpoint_settings"] = {"run_id": folder.name, "results_dir": str(folder.parent)}
+    behaviors = tree.get("behaviors")
+    for block in [tree.get("default_settings"), *(behaviors.values() if isinstance(behaviors, dict) else ())]:
+        if isinstance(block, dict):
+            block.pop("init_path", None)
+    write(configuration, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
 
 
 def _client(command: str) -> Any:

@@ -14,6 +14,9 @@ import yaml
 from sb3_ext import sharing
 from sb3_ext.inference import Evaluation
 from sb3_ext.learn import main
+from sb3_ext.runs import Run
+from sb3_ext.settings import load
+from sb3_ext.settings.run import CheckpointSettings
 from sb3_ext.sharing import pull, push
 from stand_ins.model_hub import ModelHub, running_hub
 from unity_gym.errors import UnityGymError
@@ -119,6 +122,52 @@ def test_behaviors_of_default_settings_are_results_next_to_those_of_the_settings
     card = hub.ModelCard(server.repositories["me/both"]["README.md"].decode())
     assert {"ML-Agents-Basic", "ML-Agents-Later"} <= set(card.data.tags)
     assert [result.dataset_type for result in card.data.eval_results] == ["Basic"]
+
+
+def test_a_second_push_deletes_checkpoints_that_the_run_no_longer_has(
+    trained: Path, server: ModelHub, tmp_path: Path
+) -> None:
+    folder = tmp_path / "again"
+    shutil.copytree(trained / "first", folder)
+    push("again", "me/again", results_dir=str(tmp_path), episodes=0)
+    files = server.repositories["me/again"]
+    files["notes/plan.md"] = b"added on the Hub"
+    for suffix in ("zip", "onnx"):  # trained again with --force, for fewer steps
+        (folder / "Basic" / f"Basic-200.{suffix}").rename(folder / "Basic" / f"Basic-100.{suffix}")
+    push("again", "me/again", results_dir=str(tmp_path), episodes=0)
+    assert {"Basic/Basic-100.zip", "Basic/Basic-100.onnx", "Basic/rewards.csv", "notes/plan.md"} <= files.keys()
+    assert not [name for name in files if "Basic-200" in name]
+
+
+def test_settings_of_a_pulled_run_name_its_folder_and_not_those_of_the_uploader(
+    trained: Path, server: ModelHub, tmp_path: Path
+) -> None:
+    folder = tmp_path / "theirs"
+    shutil.copytree(trained / "first", folder)
+    tree = yaml.safe_load((folder / "configuration.yaml").read_text(encoding="utf-8"))
+    tree["checkpoint_settings"] |= {"results_dir": "/home/them", "force": True, "initialize_from": "older"}
+    tree["behaviors"]["Basic"]["init_path"] = "/home/them/older/Basic/checkpoint.pt"
+    (folder / "configuration.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    push("theirs", "me/mine", results_dir=str(tmp_path), episodes=0)
+    assert b"results_dir: /home/them\n" in server.repositories["me/mine"]["configuration.yaml"]
+    configuration = pull("me/mine") / "configuration.yaml"
+    settings = load(configuration)
+    expected = CheckpointSettings(run_id="mine", results_dir="results")
+    assert settings.checkpoint_settings == expected
+    assert settings.behavior("Basic").init_path is None
+    assert settings.behavior("Basic").max_steps == 200
+    flags = {"checkpoint_settings.run_id": "next", "checkpoint_settings.initialize_from": "mine"}
+    next_run = load(configuration, flags)
+    assert Run(next_run).initial(next_run, "Basic") == Path("results", "mine", "Basic", "Basic-200.zip")
+
+
+def test_the_hub_is_asked_before_episodes_are_played(
+    trained: Path, server: ModelHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.rejects_token = True
+    monkeypatch.setattr(sharing, "evaluate", lambda *_: pytest.fail("episodes are played"))
+    with pytest.raises(UnityGymError, match=r"me/basic: the Hugging Face Hub answers: .*401.*hf auth login"):
+        push("first", "me/basic", results_dir=str(trained))
 
 
 def test_a_run_of_mlagents_is_pushed_to_the_hub_and_can_be_started_from(

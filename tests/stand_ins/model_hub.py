@@ -26,6 +26,7 @@ class ModelHub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.messages: list[str] = []
+        self.rejects_token = False
 
     @property
     def endpoint(self) -> str:
@@ -72,7 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Create a repository, or commit files to it."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = urlsplit(self.path).path
-        if path == "/api/repos/create":
+        if self.server.rejects_token:
+            self._answer({"error": "Invalid username or password."}, 401)
+        elif path == "/api/repos/create":
             given = json.loads(body)
             name = "/".join(part for part in (given.get("organization"), given["name"]) if part)
             self.server.repositories.setdefault(name, {})
@@ -89,6 +92,8 @@ class _Handler(BaseHTTPRequestHandler):
                 elif line["key"] == "file":
                     content = base64.b64decode(line["value"]["content"])
                     self.server.repositories[found[1]][line["value"]["path"]] = content
+                elif line["key"] == "deletedFile":
+                    del self.server.repositories[found[1]][line["value"]["path"]]
             url = f"{self.server.endpoint}/{found[1]}/commit/{COMMIT}"
             self._answer({"commitUrl": url, "commitOid": COMMIT, "success": True})
         else:
