@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import re
 import signal
 import socket
 import threading
@@ -14,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import unity_gym
 from sb3_ext.placement import Place, SamplerLostError
 from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 from sb3_ext.settings import RaySettings
@@ -28,7 +30,7 @@ except ModuleNotFoundError as error:
     raise UnityGymError("samplers on a Ray cluster need the extra ray: pip install 'unity-gym[ray]'") from error
 
 _END_TIMEOUT = 10  # seconds for an actor to end its players
-_PATIENCE = 30  # seconds until a line is printed about a sampler that no node has the resources for
+_PATIENCE = 30  # seconds until a line is printed about a sampler that has not started
 _HEAD_INTERVAL = 2  # seconds between checks of the head node
 _HEAD_PATIENCE = 20  # seconds without the head node until the run ends; by default, Ray ends the process after 60
 
@@ -41,7 +43,7 @@ def connect(settings: RaySettings, build: str | None, on_wait: Callable[[str], N
 
     :param settings: Address of the cluster, and the resources per sampler.
     :param build: `file_name` of the players; None for the Unity Editor.
-    :param on_wait: Function that receives a log line when no node has the resources for a sampler.
+    :param on_wait: Function that receives a log line when a sampler does not start.
     :raises UnityGymError: If there is no such cluster, or `build` cannot be copied.
     """
     if build is None:
@@ -78,7 +80,40 @@ def _shipped(build: str) -> tuple[Path, str]:
     return path.parent, f"./{path.name}"
 
 
+def _await_head(address: str) -> None:
+    """Wait for a while until the head node answers, for which Ray would wait more than 15 minutes.
+
+    :param address: Host and port; nothing is checked for an address of another form.
+    :raises UnityGymError: If it does not answer.
+    """
+    if not re.fullmatch(r"[^/]+:\d+", address):
+        return
+    deadline = time.monotonic() + _HEAD_PATIENCE
+    while (error := _connection_error(_endpoint(address))) is not None:
+        if time.monotonic() > deadline:
+            raise UnityGymError(
+                f"cannot connect to the Ray cluster at {address!r}, which has not answered for {_HEAD_PATIENCE} s "
+                f"({error}): give the address that `ray start --head` printed, or none to start Ray on this machine"
+            )
+        time.sleep(0.1)
+
+
+def _endpoint(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _connection_error(endpoint: tuple[str, int]) -> OSError | None:
+    """Connect to a host and port, and return what fails."""
+    try:
+        socket.create_connection(endpoint, _HEAD_INTERVAL).close()
+    except OSError as error:
+        return error
+    return None
+
+
 def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
+    _await_head(settings.address or os.environ.get("RAY_ADDRESS", ""))
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     # Most projects let git ignore builds, which Ray would then leave out.
@@ -119,9 +154,8 @@ class HeadNode:
     """
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._address, self._endpoint = address, (host.strip("[]"), int(port))
-        self._is_in_reach = self._error() is None
+        self._address, self._endpoint = address, _endpoint(address)
+        self._is_in_reach = _connection_error(self._endpoint) is None
         self._checked = time.monotonic()
         self._lost: float | None = None  # time of the first check that failed
 
@@ -133,7 +167,7 @@ class HeadNode:
         now = time.monotonic()
         if not self._is_in_reach or now - self._checked < _HEAD_INTERVAL:
             return
-        if (error := self._error()) is None:
+        if (error := _connection_error(self._endpoint)) is None:
             self._lost = None
         else:
             self._lost = self._lost or now
@@ -144,21 +178,13 @@ class HeadNode:
                 )
         self._checked = time.monotonic()
 
-    def _error(self) -> OSError | None:
-        """Connect to the node, and return what fails."""
-        try:
-            socket.create_connection(self._endpoint, _HEAD_INTERVAL).close()
-        except OSError as error:
-            return error
-        return None
-
 
 class RayCluster(Place):
     """Place that starts each sampler as a Ray actor.
 
     :param settings: Resources per sampler.
     :param build: `file_name` of the players on the nodes.
-    :param on_wait: Function that receives a log line when no node has the resources for a sampler.
+    :param on_wait: Function that receives a log line when a sampler does not start.
     """
 
     def __init__(self, settings: RaySettings, build: str, on_wait: Callable[[str], None] = print) -> None:
@@ -169,12 +195,20 @@ class RayCluster(Place):
         self._actor_class = decorate(concurrency_groups={"calls": 1, "answers": 1})(SamplerActor)
 
     def open(self, number: int, arguments: SamplerArguments) -> ActorChannel:
-        """See `Place`."""
-        actor = self._actor_class.options(
-            num_cpus=self._settings.num_cpus_per_sampler,
-            num_gpus=self._settings.num_gpus_per_sampler,
-            scheduling_strategy="SPREAD",
-        ).remote()
+        """See `Place`.
+
+        :raises UnityGymError: If Ray cannot reserve such resources.
+        """
+        cpus, gpus = self._settings.num_cpus_per_sampler, self._settings.num_gpus_per_sampler
+        options = self._actor_class.options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
+        try:
+            actor = options.remote(unity_gym.__version__)
+        except ValueError as error:  # such as 1.5 GPUs
+            reason = " ".join(map(str, error.args))
+            raise UnityGymError(
+                f"Ray cannot reserve {cpus:g} CPUs and {gpus:g} GPUs for a sampler ({reason}): correct "
+                "ray.num_cpus_per_sampler and ray.num_gpus_per_sampler"
+            ) from error
         return ActorChannel(actor, number, self, actor.serve.remote(arguments, self.build))
 
     def wait(self, channels: Sequence[ActorChannel], seconds: float) -> list[int]:
@@ -193,16 +227,16 @@ class RayCluster(Place):
         return [position for position, answer in enumerate(answers) if answer in arrived]
 
     def report_wait(self, number: int) -> None:
-        """Print a line about a sampler that has not started, unless a node has the resources."""
+        """Print a line about a sampler that has not started. Ray reports what is free only for all nodes together."""
         needed = {"CPU": self._settings.num_cpus_per_sampler, "GPU": self._settings.num_gpus_per_sampler}
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
         free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call,unused-ignore]
-        if all(free.get(kind, 0) >= count for kind, count in needed.items()):
-            return
+        wanted = " and ".join(f"{count:g} {kind}s" for kind, count in needed.items())
         resources = ", ".join(f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s" for kind in needed)
         self._on_wait(
-            f"Sampler {number} has waited {_PATIENCE} s for a node: {resources} of the cluster are free. Add a node, "
-            "or lower num_workers, or ray.num_cpus_per_sampler and ray.num_gpus_per_sampler"
+            f"Sampler {number} has waited {_PATIENCE} s for a node, which must have {wanted} free; all nodes together "
+            f"have {resources}. If no node has them, add one, or lower num_workers, or ray.num_cpus_per_sampler and "
+            "ray.num_gpus_per_sampler"
         )
 
     def share(self, weights: Mapping[str, Array]) -> Any:
@@ -225,12 +259,20 @@ class ActorChannel:
         self._node = ""  # set with the first response
         self._answer: Any = actor.answer.remote()
         self._opened = time.monotonic()
-        self._has_ended = False
+        self._is_wait_reported = self._has_started = self._has_ended = False
 
     @property
     def answer(self) -> Any:
         """Reference of the next response; None if there is none."""
         return None if self._has_ended else self._answer
+
+    @property
+    def _awaited(self) -> list[Any]:
+        """References of the next response and, before the first one, of `serve`.
+
+        On a node that cannot read its arguments, `serve` fails without a response.
+        """
+        return [self._answer] if self._has_started else [self._answer, self._serving]
 
     def call(self, method: str, *arguments: Any) -> None:
         """See `Channel`."""
@@ -250,11 +292,12 @@ class ActorChannel:
         """
         if self._has_ended:
             return True
-        ready, _ = ray.wait([self._answer], timeout=seconds)
+        ready, _ = ray.wait(self._awaited, timeout=seconds)
         if not ready:
             self._cluster.head.require()
-        if not ready and self._opened and time.monotonic() - self._opened > _PATIENCE:
-            self._opened = 0
+        is_late = not self._has_started and time.monotonic() - self._opened > _PATIENCE
+        if not ready and is_late and not self._is_wait_reported:
+            self._is_wait_reported = True
             if not ray.wait([self._node_reference], timeout=0)[0]:
                 self._cluster.report_wait(self._number)
         return bool(ready)
@@ -266,9 +309,11 @@ class ActorChannel:
         while not self.poll(_HEAD_INTERVAL):
             continue
         try:
-            answer = ray.get(self._answer)
-            self._opened = 0
             self._node = self._node or f" on node {ray.get(self._node_reference)}"
+            if self._serving in ray.wait(self._awaited)[0]:
+                ray.get(self._serving)  # raises what it failed with
+            answer = ray.get(self._answer)
+            self._has_started = True
         except (RayActorError, ObjectLostError) as error:
             self._has_ended = True
             if isinstance(error, RayActorError) and error.actor_init_failed:
@@ -277,7 +322,8 @@ class ActorChannel:
             raise SamplerLostError(f"sampler {self._number}{self._node} was lost: {lines[0]}") from error
         except RayError as error:
             self._has_ended = True
-            raise UnityGymError(f"sampler {self._number}{self._node} failed: {error}") from error
+            hint = "" if self._has_started else ". Each node needs the same unity-gym as the learner"
+            raise UnityGymError(f"sampler {self._number}{self._node} failed: {error}{hint}") from error
         if isinstance(answer, BaseException):  # the last response
             self._has_ended = True
             if isinstance(answer, UnityGymError):
@@ -291,7 +337,7 @@ class ActorChannel:
 
     def close(self) -> None:
         """See `Channel`."""
-        if not self._opened and not self._has_ended:
+        if self._has_started and not self._has_ended:
             self.end()
             with suppress(RayError):
                 ray.wait([self._serving], timeout=_END_TIMEOUT)
@@ -301,11 +347,22 @@ class ActorChannel:
 
 
 class SamplerActor:
-    """A sampler on a node of the cluster. Messages are delivered while `serve` runs."""
+    """A sampler on a node of the cluster. Messages are delivered while `serve` runs.
 
-    def __init__(self) -> None:
+    :param version: Version of this package in the learner's process, which must be that of the node.
+    """
+
+    def __init__(self, version: str) -> None:
         self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._is_compatible = version == unity_gym.__version__
+        if not self._is_compatible:
+            self._answers.put(
+                UnityGymError(
+                    f"unity-gym is {unity_gym.__version__} on this node, and {version} where the learner runs: install "
+                    "the same version on all nodes"
+                )
+            )
 
     def serve(self, arguments: SamplerArguments, build: str) -> None:
         """Run the sampler until it is closed.
@@ -313,6 +370,8 @@ class SamplerActor:
         :param arguments: Arguments of the sampler.
         :param build: `file_name` of the players.
         """
+        if not self._is_compatible:
+            return
         try:
             player_command(build)
         except PlayerError as error:

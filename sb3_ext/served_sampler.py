@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from sb3_ext.collector import Collector
+from sb3_ext.console import LOG
 from sb3_ext.restarts import RestartPolicy
 from sb3_ext.sampler import Sampler
 from unity_gym.errors import UnityGymError
@@ -87,7 +88,7 @@ def serve(mailbox: Mailbox, arguments: SamplerArguments) -> None:
         with arguments.launch() as pool, suppress(EOFError, OSError):
             mailbox.send(None)
             restarts = RestartPolicy(**arguments.restarts)
-            sampler = _ServedSampler(pool, restarts, arguments.first_player, arguments.is_asynchronous)
+            sampler = _ServedSampler(pool, restarts, arguments.first_player, arguments.is_asynchronous, LOG.warning)
             for method, given in _calls(mailbox):
                 if method == "load":
                     sampler.load(*given)

@@ -45,7 +45,8 @@ def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]
 
 def run(folder: Path, file: Path, *flags: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "sb3_ext.learn", str(file), "--results-dir", str(folder), "--seed", "1", *flags]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONUNBUFFERED", None)  # each line has to arrive at once without it
     return subprocess.Popen(
         command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,15 +11,16 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 from small_runs import assert_equal, await_line, run, weights, write
 
+import unity_gym
 from sb3_ext import PPO, RayWorkers, UnityVecEnv, Workers
 from sb3_ext.checkpoints import read_checkpoint
 from sb3_ext.experience import Trajectories
@@ -27,7 +29,8 @@ from sb3_ext.launching import with_samplers
 from sb3_ext.learn import main
 from sb3_ext.learner import Learner
 from sb3_ext.placement import RemoteSampler
-from sb3_ext.settings import loads
+from sb3_ext.served_sampler import SamplerArguments
+from sb3_ext.settings import RaySettings, loads
 from stand_ins.two_teams_player import launcher
 from unity_gym.errors import UnityGymError
 
@@ -195,6 +198,65 @@ def test_a_node_without_the_build_is_named(tmp_path: Path, nodes: Nodes, capsys:
     assert "--ray-ship-build" in errors
 
 
+def test_a_node_with_another_version_of_the_package_is_named(
+    tmp_path: Path, nodes: Nodes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = unity_gym.__version__
+    monkeypatch.setattr(unity_gym, "__version__", "9.9")  # of this process, and not of the nodes
+    file = write(tmp_path, "3DBall")
+    assert main([str(file), *flags(tmp_path, nodes.address, samplers=1), "--run-id", "versions"]) == 1
+    assert re.search(
+        rf"sampler 0 on node (left|right) .*: unity-gym is {version} on this node, and 9\.9 where the learner runs",
+        capsys.readouterr().err,
+    )
+    assert_no_player_remains(nodes.mark)
+
+
+class Unreadable:
+    """An object whose pickle cannot be read, as that of a class which other nodes do not have."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("unreadable",)
+
+
+def test_a_node_that_cannot_read_the_arguments_of_a_sampler_raises(nodes: Nodes) -> None:
+    from sb3_ext.ray_cluster import connect
+
+    arguments = SamplerArguments(cast(Any, Unreadable()), 0, {})
+    with connect(RaySettings(address=nodes.address), "embedded:3DBall") as place:
+        sampler = RemoteSampler(place, arguments, 0, 1)
+        deadline = time.monotonic() + 120
+        with pytest.raises(UnityGymError, match=r"(?s)on node .*unreadable.* same unity-gym"):
+            assert not sampler.wait(lambda: time.monotonic() < deadline)
+        sampler.close()
+
+
+def test_a_sampler_for_which_no_node_has_room_is_reported_although_all_nodes_together_have_it(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sb3_ext import ray_cluster
+
+    monkeypatch.setattr(ray_cluster, "_PATIENCE", 1)
+    lines: list[str] = []
+    settings = RaySettings(address=nodes.address, num_cpus_per_sampler=3)
+    with ray_cluster.connect(settings, "embedded:3DBall", lines.append) as place:
+        sampler = RemoteSampler(place, SamplerArguments(nullcontext, 0, {}), 0, 1)
+        deadline = time.monotonic() + 60
+        assert not sampler.wait(lambda: not lines and time.monotonic() < deadline)
+        sampler.close()
+    (line,) = lines
+    assert "Sampler 0 has waited 1 s for a node, which must have 3 CPUs and 0 GPUs free" in line
+    assert re.search(r"all nodes together have \d of 3 CPUs, 0 of 0 GPUs", line)
+
+
+def test_resources_that_ray_cannot_reserve_raise(nodes: Nodes) -> None:
+    from sb3_ext.ray_cluster import connect
+
+    settings = RaySettings(address=nodes.address, num_gpus_per_sampler=1.5)
+    with connect(settings, "embedded:3DBall") as place, pytest.raises(UnityGymError, match=r"1 CPUs and 1\.5 GPUs"):
+        RemoteSampler(place, SamplerArguments(nullcontext, 0, {}), 0, 1)
+
+
 def test_a_build_is_sent_to_the_nodes(tmp_path: Path, nodes: Nodes) -> None:
     build = tmp_path / "build" / "Game.x86_64"
     build.parent.mkdir()
@@ -330,6 +392,25 @@ def test_an_unreachable_cluster_is_reported(tmp_path: Path, nodes: Nodes, capsys
     assert main([str(file), *flags(tmp_path, "no-address")]) == 1
     assert "cannot connect to the Ray cluster at 'no-address'" in capsys.readouterr().err
     assert nodes.mark
+
+
+def test_an_address_at_which_nothing_answers_is_reported_soon(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    from sb3_ext import ray_cluster
+
+    monkeypatch.setattr(ray_cluster, "_HEAD_PATIENCE", 1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    file = write(tmp_path, "3DBall")
+    started = time.monotonic()
+    assert main([str(file), *flags(tmp_path, address)]) == 1
+    assert time.monotonic() - started < 30
+    assert f"at '{address}', which has not answered for 1 s" in capsys.readouterr().err
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert main([str(file), *flags(tmp_path, address)[:-1]]) == 1
+    assert f"at '{address}', which has not answered for 1 s" in capsys.readouterr().err
 
 
 def test_without_the_extra_the_error_names_it(
