@@ -231,10 +231,10 @@ class RayCluster(Place):
         needed = {"CPU": self._settings.num_cpus_per_sampler, "GPU": self._settings.num_gpus_per_sampler}
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
         free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call,unused-ignore]
-        wanted = " and ".join(f"{count:g} {kind}s" for kind, count in needed.items())
+        amounts = " and ".join(f"{count:g} {kind}s" for kind, count in needed.items())
         resources = ", ".join(f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s" for kind in needed)
         self._on_wait(
-            f"Sampler {number} has waited {_PATIENCE} s for a node, which must have {wanted} free; all nodes together "
+            f"Sampler {number} has waited {_PATIENCE} s for a node, which must have {amounts} free; all nodes together "
             f"have {resources}. If no node has them, add one, or lower num_workers, or ray.num_cpus_per_sampler and "
             "ray.num_gpus_per_sampler"
         )
