@@ -81,7 +81,7 @@ def _shipped(build: str) -> tuple[Path, str]:
 
 
 def _await_head(address: str) -> None:
-    """Wait for a while until the head node answers, for which Ray would wait more than 15 minutes.
+    """Wait for a while until the head node answers, for which Ray would wait 15 minutes or longer.
 
     :param address: Host and port; nothing is checked for an address of another form.
     :raises UnityGymError: If it does not answer.
