@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
 import re
@@ -258,8 +259,8 @@ class ActorChannel:
         self._node_reference = actor.node.remote()
         self._node = ""  # set with the first response
         self._answer: Any = actor.answer.remote()
-        self._opened = time.monotonic()
-        self._is_wait_reported = self._has_started = self._has_ended = False
+        self._late_from = time.monotonic() + _PATIENCE  # the time until which the sampler may start silently
+        self._has_started = self._has_ended = False
 
     @property
     def answer(self) -> Any:
@@ -295,9 +296,8 @@ class ActorChannel:
         ready, _ = ray.wait(self._awaited, timeout=seconds)
         if not ready:
             self._cluster.head.require()
-        is_late = not self._has_started and time.monotonic() - self._opened > _PATIENCE
-        if not ready and is_late and not self._is_wait_reported:
-            self._is_wait_reported = True
+        if not ready and not self._has_started and time.monotonic() > self._late_from:
+            self._late_from = math.inf
             if not ray.wait([self._node_reference], timeout=0)[0]:
                 self._cluster.report_wait(self._number)
         return bool(ready)

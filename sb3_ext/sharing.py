@@ -27,6 +27,7 @@ from sb3_ext.inference import Evaluation, evaluate
 from sb3_ext.runs import CONFIGURATION, read_status, resolved_configuration
 from sb3_ext.sampler import plain_name
 from sb3_ext.settings import RunSettings, load
+from sb3_ext.settings.document import Document, block_of
 from unity_gym.errors import UnityGymError
 
 _CARD, _CONFIG, _CURVE, _VIDEO = "README.md", "config.json", "learning_curve.png", "replay.mp4"
@@ -133,16 +134,13 @@ def _adopt(configuration: Path, folder: Path) -> None:
     `init_path` would replace the downloaded networks.
     """
     try:
-        tree = yaml.safe_load(configuration.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError, yaml.YAMLError):
-        return
-    if not isinstance(tree, dict):
+        tree = Document(str(configuration)).read(configuration.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
         return
     tree["checkpoint_settings"] = {"run_id": folder.name, "results_dir": str(folder.parent)}
-    behaviors = tree.get("behaviors")
-    for block in [tree.get("default_settings"), *(behaviors.values() if isinstance(behaviors, dict) else ())]:
-        if isinstance(block, dict):
-            block.pop("init_path", None)
+    behaviors = block_of(tree, "behaviors")
+    for block in (block_of(tree, "default_settings"), *(block_of(behaviors, name) for name in behaviors)):
+        block.pop("init_path", None)
     write(configuration, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
 
 

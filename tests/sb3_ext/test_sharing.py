@@ -6,7 +6,9 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -110,14 +112,20 @@ def test_teams_of_a_behavior_are_results_of_one_dataset(
     ]
 
 
+@contextmanager
+def settings_of_copy(trained: Path, folder: Path) -> Iterator[dict[str, Any]]:
+    """Copy the run to another folder, and write its settings as the context has changed them."""
+    shutil.copytree(trained / "first", folder)
+    tree = yaml.safe_load((folder / "configuration.yaml").read_text(encoding="utf-8"))
+    yield tree
+    (folder / "configuration.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+
+
 def test_behaviors_of_default_settings_are_results_next_to_those_of_the_settings(
     trained: Path, server: ModelHub, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "both"
-    shutil.copytree(trained / "first", folder)
-    tree = yaml.safe_load((folder / "configuration.yaml").read_text(encoding="utf-8"))
-    tree |= {"default_settings": tree["behaviors"]["Basic"], "behaviors": {"Later": {}}}
-    (folder / "configuration.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    with settings_of_copy(trained, tmp_path / "both") as tree:
+        tree |= {"default_settings": tree["behaviors"]["Basic"], "behaviors": {"Later": {}}}
     push("both", "me/both", results_dir=str(tmp_path), episodes=0)
     card = hub.ModelCard(server.repositories["me/both"]["README.md"].decode())
     assert {"ML-Agents-Basic", "ML-Agents-Later"} <= set(card.data.tags)
@@ -142,12 +150,9 @@ def test_a_second_push_deletes_checkpoints_that_the_run_no_longer_has(
 def test_settings_of_a_pulled_run_name_its_folder_and_not_those_of_the_uploader(
     trained: Path, server: ModelHub, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "theirs"
-    shutil.copytree(trained / "first", folder)
-    tree = yaml.safe_load((folder / "configuration.yaml").read_text(encoding="utf-8"))
-    tree["checkpoint_settings"] |= {"results_dir": "/home/them", "force": True, "initialize_from": "older"}
-    tree["behaviors"]["Basic"]["init_path"] = "/home/them/older/Basic/checkpoint.pt"
-    (folder / "configuration.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    with settings_of_copy(trained, tmp_path / "theirs") as tree:
+        tree["checkpoint_settings"] |= {"results_dir": "/home/them", "force": True, "initialize_from": "older"}
+        tree["behaviors"]["Basic"]["init_path"] = "/home/them/older/Basic/checkpoint.pt"
     push("theirs", "me/mine", results_dir=str(tmp_path), episodes=0)
     assert b"results_dir: /home/them\n" in server.repositories["me/mine"]["configuration.yaml"]
     configuration = pull("me/mine") / "configuration.yaml"
@@ -159,6 +164,21 @@ def test_settings_of_a_pulled_run_name_its_folder_and_not_those_of_the_uploader(
     flags = {"checkpoint_settings.run_id": "next", "checkpoint_settings.initialize_from": "mine"}
     next_run = load(configuration, flags)
     assert Run(next_run).initial(next_run, "Basic") == Path("results", "mine", "Basic", "Basic-200.zip")
+
+
+def test_a_pulled_run_of_older_ml_agents_keeps_the_names_of_its_behaviors(server: ModelHub) -> None:
+    server.repositories["me/old"] = {
+        "configuration.yaml": b"""behaviors: !!python/object/apply:mlagents.trainers.settings.DefaultTrainerDict
+  dictitems:
+    on: {trainer_type: ppo, init_path: /home/them/model.pt}
+    007: {trainer_type: sac}
+checkpoint_settings: {run_id: theirs, results_dir: /home/them}
+"""
+    }
+    settings = load(pull("me/old") / "configuration.yaml")
+    assert settings.checkpoint_settings == CheckpointSettings(run_id="old", results_dir="results")
+    assert settings.behaviors.keys() == {"on", "007"}
+    assert settings.behavior("on").init_path is None
 
 
 def test_the_hub_is_asked_before_episodes_are_played(
