@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def connect(settings: RaySettings, build: str | None, on_wait: Callable[[str], N
 def _shipped(build: str) -> tuple[Path, str]:
     """Return the folder to copy, and the path of the build relative to it."""
     path = Path(build).expanduser().absolute()
-    if build.startswith(EMBEDDED) or not path.parent.is_dir():
+    if build.startswith(EMBEDDED) or not any(path.parent.glob(f"{escape(path.name)}*")):  # also without its suffix
         raise UnityGymError(
             f"ray.ship_build sends the folder of a build, got the player {build!r}: give the path of a build with "
             "--env, or leave ship_build out"

@@ -53,7 +53,7 @@ from sb3_ext.files import locked, write
 from sb3_ext.mlagents_checkpoint import is_mlagents_run
 from sb3_ext.run_checkpoints import Checkpoints, newest_in, step_of
 from sb3_ext.run_logs import Summary
-from sb3_ext.settings import RunSettings, dump, load
+from sb3_ext.settings import BehaviorSettings, FixedSettings, RunSettings, dump, load
 from unity_gym.errors import UnityGymError
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ def _leaves(tree: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(value, f"{path}.{key}")
         else:
             yield f"{path}.{key}", value
+
+
+def _needs_run(behavior: BehaviorSettings) -> bool:
+    """Whether a behavior can act with the policy of a run alone."""
+    return behavior.init_path is None and not isinstance(behavior, FixedSettings)
 
 
 class _SavedCheckpoint(TypedDict):
@@ -144,7 +149,7 @@ class Run:
             if not is_run:
                 option = "--run-id" if asked.resume else "--initialize-from"
                 raise UnityGymError(f"{self.folder} is no run; {self._describe_runs()}. Correct {option}")
-        elif all(block.init_path is None for block in settings.behavior_blocks):
+        elif all(_needs_run(block) for block in settings.behavior_blocks):
             raise UnityGymError(
                 "--inference needs trained policies: give --resume and the --run-id of a run, --initialize-from, or "
                 "init_path in the settings of the behaviors"

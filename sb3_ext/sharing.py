@@ -66,13 +66,15 @@ def push(
     :param private: Create a private repository.
     :param message: Message of the commit.
     :return: Address of the commit.
-    :raises UnityGymError: If the run does not exist, or writing to the Hub fails.
+    :raises UnityGymError: If the run does not exist or has no networks yet, or writing to the Hub fails.
     """
     hub = _client("push")
     folder = Path(results_dir, run) if Path(results_dir, run).is_dir() else Path(run)
     if not (folder / CONFIGURATION).is_file():
         raise UnityGymError(f"{Path(results_dir, run)} is no run (it has no {CONFIGURATION}): give a name or a folder")
     folder = folder.resolve()
+    if not any(folder.rglob("*.onnx")):
+        raise UnityGymError(f"{folder} has no networks to upload (.onnx): resume the run until its first checkpoint")
     settings = _settings(folder, env)
     names = list(settings.behaviors)
     if settings.default_settings is not None:

@@ -122,6 +122,18 @@ def test_a_behavior_is_cloned_from_demonstrations_and_the_run_resumes_and_acts(
     assert "Teacher: mean reward 5.000" in shown
 
 
+def test_behaviors_that_only_act_are_evaluated_without_a_run(
+    tmp_path: Path, heuristic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed = {"trainer_type": "fixed", "policy": heuristic}
+    assert run(tmp_path, write(tmp_path, Student=fixed, Teacher=fixed), "--inference", "--episodes", "4") == 0
+    shown = capsys.readouterr().out
+    assert "Student: mean reward 5.000" in shown
+    assert "Teacher: mean reward 5.000" in shown
+    assert run(tmp_path, write(tmp_path, Student=CLONE, Teacher=fixed), "--inference", "--episodes", "4") == 1
+    assert "has no checkpoint of Student" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_student_learns_from_a_function_that_acts_in_the_scene(tmp_path: Path, heuristic: str, workers: str) -> None:
     student = CLONE | {"teacher": "Teacher", "max_steps": 600}

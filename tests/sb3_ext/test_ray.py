@@ -257,7 +257,7 @@ def test_resources_that_ray_cannot_reserve_raise(nodes: Nodes) -> None:
         RemoteSampler(place, SamplerArguments(nullcontext, 0, {}), 0, 1)
 
 
-def test_a_build_is_sent_to_the_nodes(tmp_path: Path, nodes: Nodes) -> None:
+def test_a_build_is_sent_to_the_nodes(tmp_path: Path, nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     build = tmp_path / "build" / "Game.x86_64"
     build.parent.mkdir()
     (build.parent / "scene.txt").write_text("3DBall")
@@ -268,6 +268,9 @@ def test_a_build_is_sent_to_the_nodes(tmp_path: Path, nodes: Nodes) -> None:
     given = [*flags(tmp_path, nodes.address, samplers=1), "--ray-ship-build", "--env", str(build)]
     assert main([str(file), *given, "--run-id", "sent"]) == 0
     assert "working_dir_files" in (tmp_path / "ran-in").read_text()
+    mistyped = [*given[:-1], str(build.with_name("Gane.x86_64")), "--run-id", "mistyped"]
+    assert main([str(file), *mistyped]) == 1
+    assert "ray.ship_build sends the folder of a build, got the player" in capsys.readouterr().err
 
 
 def test_a_run_continues_without_a_node_and_after_a_kill_on_another_cluster(tmp_path: Path, nodes: Nodes) -> None:

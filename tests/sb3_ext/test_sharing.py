@@ -236,6 +236,10 @@ def test_runs_that_cannot_be_shared_are_reported(tmp_path: Path, monkeypatch: py
         push("nothing", "me/nothing")
     with pytest.raises(UnityGymError, match=r"me/nothing: the Hugging Face Hub answers: .*hf auth login"):
         pull("me/nothing")
+    (tmp_path / "results" / "new").mkdir(parents=True)
+    (tmp_path / "results" / "new" / "configuration.yaml").write_text("behaviors: {Basic: {trainer_type: ppo}}")
+    with pytest.raises(UnityGymError, match=r"results/new has no networks to upload"):
+        push("new", "me/new", episodes=0)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     shutil.copytree(MLAGENTS / "3DBall", tmp_path / "3DBall")
     hub.close_session()
