@@ -66,6 +66,11 @@ class Player:
                 # a web proxy cannot reach our loopback
                 environment_variables={**(environment_variables or {}), "no_grpc_proxy": "localhost,127.0.0.1,::1"},
             )
+        except TimeoutError as error:
+            raise PlayerError(
+                f"Player {file_name!r} could not be started: {error}. Start fewer players at a time, or wait until the "
+                "machine is less busy"
+            ) from error
         except OSError as error:
             raise PlayerError(
                 f"Player {file_name!r} could not be started: {command[0]}: {error.strerror}. It has to be built for "

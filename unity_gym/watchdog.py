@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+_SECONDS_TO_START = 60.0  # for the watchdog, a small process of Python
 _SECONDS_TO_END = 10.0  # for the watchdog, which gives its child one second between SIGTERM and SIGKILL
 
 # Processes are in a session of their own (on Windows: a process group), so that Ctrl-C in the terminal reaches only
@@ -100,6 +101,7 @@ class WatchedProcess:
     :param is_temporary: Whether the log is created here and removed when the process is ended.
     :param environment_variables: Environment variables in addition to those of this process.
     :raises OSError: If the program cannot be executed.
+    :raises TimeoutError: If the watchdog does not report within 60 s.
     """
 
     pid: int
@@ -169,8 +171,10 @@ class _Report:
         """Wait for the child's process id.
 
         :raises OSError: If it could not be started.
+        :raises TimeoutError: If the watchdog does not report in time.
         """
-        self._has_started.wait()
+        if not self._has_started.wait(_SECONDS_TO_START):
+            raise TimeoutError(f"its watchdog process did not report within {_SECONDS_TO_START:g} s")
         first = self._lines[0] if self._lines else "error 0"
         if first.startswith("error"):
             number = int(first.split()[1])
