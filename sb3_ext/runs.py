@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -330,7 +331,8 @@ class Run:
                 axes.plot(steps, mean, marker=".", label=name)
                 axes.fill_between(steps, mean - std, mean + std, alpha=0.2)
         axes.set(xlabel="agent steps", ylabel="reward of an episode")
-        axes.set_title(self.folder.name, parse_math=False)
+        title = os.fsencode(self.folder.name).decode(errors="replace")  # a name need not be UTF-8
+        axes.set_title(title, parse_math=False)
         axes.grid(alpha=0.3)
         for label in axes.legend().get_texts():
             label.set_parse_math(False)

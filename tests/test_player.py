@@ -23,7 +23,9 @@ from stand_ins.faulty_player import launcher
 from unity_gym import watchdog
 from unity_gym.connection import PlayerConnection
 from unity_gym.errors import PlayerError, PlayerTimeoutError
+from unity_gym.options import PlayerOptions
 from unity_gym.player import Player
+from unity_gym.pool import PlayerPool
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the players of these tests are shell scripts")
 
@@ -383,6 +385,27 @@ def test_a_watchdog_that_does_not_report_ends_the_launch(
     monkeypatch.setattr(watchdog, "_SECONDS_TO_END", 0.2)
     with pytest.raises(PlayerError, match=r"watchdog process did not report within 0\.2 s\. Start fewer players"):
         Player(script("exec sleep 60"), 5005)
+
+
+@pytest.mark.parametrize("room", range(0, 24, 2))
+def test_a_launch_with_too_many_open_files_names_the_limit(room: int) -> None:
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (500, limits[1]))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        for _ in range(room):
+            os.close(taken.pop())
+        with pytest.raises(PlayerError, match=r"as many open files as it may\. Raise the limit"):
+            PlayerPool(PlayerOptions(file_name="embedded:Basic"), 4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's PR_SET_PDEATHSIG")

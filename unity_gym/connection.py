@@ -15,6 +15,7 @@ state of the exchange is not spread over variables of the caller.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import socket
@@ -472,7 +473,9 @@ def _bind(port: int) -> list[socket.socket]:
                 for host in hosts:
                     chosen = listeners[0].getsockname()[1] if listeners else port
                     listeners.append(sockets.enter_context(_listener(host, chosen)))
-            except (OSError, OverflowError):
+            except (OSError, OverflowError) as error:
+                if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                    raise
                 continue
             sockets.pop_all()
             return listeners

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import time
@@ -18,6 +19,7 @@ from unity_gym.errors import (
     ActionError,
     InvalidValueError,
     NotReadyError,
+    PlayerError,
     PlayerQuitError,
     PlayerTimeoutError,
     ProtocolError,
@@ -184,8 +186,14 @@ class UnityEnvironment:
         except UnityGymError as error:
             self._fail(error)
             raise
-        except BaseException:
+        except BaseException as error:
             self._end_player(0.0)  # the next reset() launches it again
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                raise PlayerError(
+                    "the player could not be launched: this process has as many open files as it may. Raise the limit "
+                    "(`ulimit -n 4096`; each player takes 7), close environments that are not needed, or launch fewer "
+                    "players"
+                ) from error
             raise
 
     def _check_version(self, communication_version: str, package_version: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import platform
@@ -72,6 +73,8 @@ class Player:
                 "machine is less busy"
             ) from error
         except OSError as error:
+            if error.errno == errno.EMFILE:
+                raise  # the caller's connection may fail with the same error
             raise PlayerError(
                 f"Player {file_name!r} could not be started: {command[0]}: {error.strerror}. It has to be built for "
                 f"{platform.system()} on {platform.machine()}; a script needs a '#!' line."
