@@ -372,12 +372,12 @@ def test_a_damaged_status_of_a_run_is_reported(
     assert error.endswith("Delete it; the run continues without it\n")
 
 
-def test_the_learning_curve_has_names_of_any_characters(tmp_path: Path) -> None:
-    name = "球$_$"
+@pytest.mark.parametrize("name", ["球$_$", os.fsdecode(b"l\xe4uf")])
+def test_the_learning_curve_has_names_of_any_characters(tmp_path: Path, name: str) -> None:
     flags = {"checkpoint_settings.run_id": name, "checkpoint_settings.results_dir": str(tmp_path)}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Run(loads("behaviors: {}", flags=flags)).draw({name: [Summary(100, 1.0, 0.5, 0.1, 3)]})
+        Run(loads("behaviors: {}", flags=flags)).draw({"球$_$": [Summary(100, 1.0, 0.5, 0.1, 3)]})
     assert (tmp_path / name / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
