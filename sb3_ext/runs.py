@@ -331,8 +331,6 @@ class Run:
                 axes.plot(steps, mean, marker=".", label=name)
                 axes.fill_between(steps, mean - std, mean + std, alpha=0.2)
         axes.set(xlabel="agent steps", ylabel="reward of an episode")
-        title = os.fsencode(self.folder.name).decode(errors="replace")  # a name need not be UTF-8
-        axes.set_title(title, parse_math=False)
         axes.grid(alpha=0.3)
         for label in axes.legend().get_texts():
             label.set_parse_math(False)
@@ -340,7 +338,9 @@ class Run:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG image."""
+    """Write a figure as a PNG image, with the name of its folder as the title of the first axes."""
+    title = os.fsencode(path.parent.name).decode(errors="replace")  # a name need not be UTF-8
+    figure.axes[0].set_title(title, parse_math=False)
     image = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about characters of names that the font does not have

@@ -455,7 +455,6 @@ class Sweep:
                     axes.plot(*np.array(curve).T, label=first, **look)  # type: ignore[arg-type]
                     first = None
         axes.set(xlabel="timesteps", ylabel=self.settings.metric)
-        axes.set_title(self.folder.name, parse_math=False)
         axes.grid(alpha=0.3)
         axes.legend()
         completed = [trial for trial in trials if trial.state.name == "COMPLETE"]

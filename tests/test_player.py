@@ -20,7 +20,6 @@ import psutil
 import pytest
 
 from stand_ins.faulty_player import launcher
-from unity_gym import watchdog
 from unity_gym.connection import PlayerConnection
 from unity_gym.errors import PlayerError, PlayerTimeoutError
 from unity_gym.options import PlayerOptions
@@ -368,9 +367,9 @@ def test_a_script_that_is_ended_by_a_signal_leaves_no_log(
 def test_a_player_ends_when_its_watchdog_is_killed(script: Callable[[str], str]) -> None:
     before = set(psutil.Process().children())
     player = Player(script("exec sleep 60"), 5005)
-    (guard,) = set(psutil.Process().children()) - before
-    guard.kill()
-    guard.wait()
+    (watchdog,) = set(psutil.Process().children()) - before
+    watchdog.kill()
+    watchdog.wait()
     assert has_ended(player.pid)
     player._process.wait(10)
     with pytest.raises(PlayerError, match="was killed"):
@@ -380,9 +379,9 @@ def test_a_player_ends_when_its_watchdog_is_killed(script: Callable[[str], str])
 def test_a_watchdog_that_does_not_report_ends_the_launch(
     script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "_WATCHDOG", "import time; time.sleep(60)")
-    monkeypatch.setattr(watchdog, "_SECONDS_TO_START", 0.2)
-    monkeypatch.setattr(watchdog, "_SECONDS_TO_END", 0.2)
+    monkeypatch.setattr("unity_gym.watchdog._WATCHDOG", "import time; time.sleep(60)")
+    monkeypatch.setattr("unity_gym.watchdog._SECONDS_TO_START", 0.2)
+    monkeypatch.setattr("unity_gym.watchdog._SECONDS_TO_END", 0.2)
     with pytest.raises(PlayerError, match=r"watchdog process did not report within 0\.2 s\. Start fewer players"):
         Player(script("exec sleep 60"), 5005)
 
@@ -413,9 +412,9 @@ def test_a_player_ends_when_its_watchdog_is_killed_together_with_the_script(
     user_script: Callable[[str], tuple[subprocess.Popen[str], int]],
 ) -> None:
     process, player = user_script("time.sleep(60)")
-    (guard,) = psutil.Process(process.pid).children()
+    (watchdog,) = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGSTOP)  # it cannot end the player
-    guard.kill()
+    watchdog.kill()
     assert has_ended(player)
     process.kill()
 
