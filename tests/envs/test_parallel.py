@@ -87,6 +87,8 @@ def test_pettingzoos_conversion_to_parallel_works_where_agents_come_in_mid_game(
     for game, reset in (({"file_name": build}, {}), ({"env_id": "Unity-WallJump-v0", "num_areas": 2}, {"seed": 0})):
         env = aec_to_parallel(unity_gym.aec_env(**game))
         observations, _ = env.reset(**reset)
+        for agent in env.possible_agents:
+            env.action_space(agent).seed(0)
         at_start = set(env.agents)
         appeared: set[str] = set()
         for _ in range(200):
