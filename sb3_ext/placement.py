@@ -214,6 +214,16 @@ class RemoteSampler:
         self._receive()
         return True
 
+    def launch(self) -> None:
+        """Wait until the players are launched. A sampler that is lost meanwhile is started again, within the limits.
+
+        :raises UnityGymError: If they cannot be launched.
+        """
+        try:
+            self.wait()
+        except SamplerLostError as error:
+            self._recover(error, lambda: True)
+
     def _call(self, method: str, *arguments: Any) -> Any:
         self._channel.call(method, *arguments)
         return self._receive()
@@ -237,7 +247,10 @@ class RemoteSampler:
 
     def appeared(self) -> dict[str, BehaviorSpec]:
         """See `PlacedSampler`."""
-        found: dict[str, BehaviorSpec] = self._call("appeared")
+        try:
+            found: dict[str, BehaviorSpec] = self._call("appeared")
+        except SamplerLostError as error:
+            return self._recover(error, lambda: True).appeared
         return found
 
     def assign(self, learner: Learner) -> None:
@@ -329,7 +342,7 @@ class RemoteSampler:
                 error = again
 
     def _restore(self) -> dict[str, BehaviorSpec]:
-        appeared = self.appeared()
+        appeared: dict[str, BehaviorSpec] = self._call("appeared")
         for learner in self._learners:
             self._call("assign", *self._assignment(learner))
         self._call("set_parameters", list(self._parameters.values()), True)
@@ -379,7 +392,7 @@ def started(
             stack.callback(samplers[-1].close)
         stack.callback(_end_all, samplers)
         for sampler in samplers:
-            sampler.wait()
+            sampler.launch()
         yield samplers
 
 

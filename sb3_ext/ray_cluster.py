@@ -140,6 +140,11 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
             ray.shutdown()
         place = "on this machine" if settings.address is None else f"at {settings.address!r}"
         sent = f" (or send {environment['working_dir']})" if environment else ""
+        if _asks_for_token(error):
+            raise UnityGymError(
+                f"the Ray cluster {place} asks for its token: copy the head node's ~/.ray/auth_token to this machine, "
+                "and set the environment variable RAY_AUTH_MODE=token for this command and each `ray start`"
+            ) from error
         raise UnityGymError(
             f"cannot connect to the Ray cluster {place}{sent}: {error}. Give the address that `ray start --head` "
             "printed, or none to start Ray on this machine"
@@ -147,6 +152,15 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
     finally:
         if is_main:  # Ray's own handler exits without a checkpoint
             signal.signal(signal.SIGTERM, before)
+
+
+def _asks_for_token(error: BaseException | None) -> bool:
+    """Return whether the connection failed because a cluster asks for its token, which Ray says in an inner error."""
+    while error is not None:
+        if "AuthenticationError" in f"{type(error)}{error}":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class HeadNode:
@@ -320,7 +334,7 @@ class ActorChannel:
             if isinstance(error, RayActorError) and error.actor_init_failed:
                 raise UnityGymError(f"sampler {self._number} cannot start: {error}") from error
             lines = [line.strip() for line in str(error).splitlines()]
-            raise SamplerLostError(f"sampler {self._number}{self._node} was lost: {lines[0]}") from error
+            raise SamplerLostError(f"sampler {self._number}{self._node} was lost: {lines[0].rstrip('.')}") from error
         except RayError as error:
             self._has_ended = True
             hint = "" if self._has_started else ". Each node needs the same unity-gym as the learner"

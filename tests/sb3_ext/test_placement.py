@@ -434,6 +434,15 @@ def test_a_sampler_whose_player_fails_to_launch_once_is_launched_again() -> None
     assert [call[0] for call in again.calls] == ["appeared", "set_parameters", "start_matches"]
 
 
+def test_a_sampler_that_is_lost_before_its_first_collection_is_started_again() -> None:
+    channels = [StagedChannel(answers) for answers in (0, 0, 4, 100)]
+    sampler = remote_sampler(*channels)
+    sampler.launch()
+    channels[3].behaviors = {"Prey": BehaviorSpec([], ActionSpec(1, ()))}
+    assert sampler.appeared() == channels[3].behaviors
+    assert [channel.is_closed for channel in channels] == [True, True, True, False]
+
+
 def test_weights_that_are_published_while_a_sampler_restarts_arrive_with_its_policies() -> None:
     lost, again = StagedChannel(3), StagedChannel(100, starts=False)
     sampler = remote_sampler(lost, again)

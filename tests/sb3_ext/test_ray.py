@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -414,6 +415,47 @@ def test_an_address_at_which_nothing_answers_is_reported_soon(
     monkeypatch.setenv("RAY_ADDRESS", address)
     assert main([str(file), *flags(tmp_path, address)[:-1]]) == 1
     assert f"at '{address}', which has not answered for 1 s" in capsys.readouterr().err
+
+
+def test_a_cluster_that_asks_for_its_token_is_reported_with_the_remedy(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
+    with tempfile.TemporaryDirectory() as folder:  # the path of a socket is limited to 107 characters
+        start = ["start", "--head", "--block", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"]
+        head = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "ray.scripts.scripts",
+                *start,
+                f"--object-store-memory={STORE}",
+                "--temp-dir",
+                folder,
+            ],
+            env=os.environ | secret,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            command = [sys.executable, "-m", "sb3_ext.learn", str(write(tmp_path, "3DBall"))]
+            without = {key: text for key, text in os.environ.items() if key not in secret}
+            process = subprocess.run(
+                [*command, *flags(tmp_path, f"127.0.0.1:{port}")],
+                env=without | {"RAY_NUM_REDIS_GET_RETRIES": "1"},
+                text=True,
+                stderr=subprocess.PIPE,
+                timeout=120,
+                check=False,
+            )
+        finally:
+            os.killpg(head.pid, signal.SIGTERM)
+            head.wait(60)
+    assert process.returncode == 1
+    assert f"the Ray cluster at '127.0.0.1:{port}' asks for its token" in process.stderr
+    assert "RAY_AUTH_MODE=token" in process.stderr
 
 
 def test_without_the_extra_the_error_names_it(
