@@ -419,6 +419,8 @@ def test_an_address_at_which_nothing_answers_is_reported_soon(
 
 def test_a_cluster_that_asks_for_its_token_is_reported_with_the_remedy(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
+    from sb3_ext.ray_cluster import _connection_error
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
@@ -434,14 +436,17 @@ def test_a_cluster_that_asks_for_its_token_is_reported_with_the_remedy(tmp_path:
                 "--temp-dir",
                 folder,
             ],
-            env=os.environ | secret,
+            env=os.environ | secret | {"RAY_gcs_server_port_wait_time_s": "120"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         try:
+            deadline = time.monotonic() + 120
+            while _connection_error(("127.0.0.1", port)) is not None and time.monotonic() < deadline:
+                time.sleep(0.1)
             command = [sys.executable, "-m", "sb3_ext.learn", str(write(tmp_path, "3DBall"))]
-            without = {key: text for key, text in os.environ.items() if key not in secret}
+            without = {key: text for key, text in os.environ.items() if not key.startswith("RAY_")}
             process = subprocess.run(
                 [*command, *flags(tmp_path, f"127.0.0.1:{port}")],
                 env=without | {"RAY_NUM_REDIS_GET_RETRIES": "1"},
