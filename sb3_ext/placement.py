@@ -139,6 +139,8 @@ class Place:
 
     build: str | None = None
     """`file_name` of the players in this place, if it differs from that of the settings."""
+    repeats_launches = False
+    """Whether a sampler that is lost during its launch is started again: if it probably does not end again."""
 
     def __init__(self) -> None:
         self._weights: dict[str, tuple[int, Any]] = {}
@@ -215,14 +217,16 @@ class RemoteSampler:
         return True
 
     def launch(self) -> None:
-        """Wait until the players are launched. A sampler that is lost meanwhile is started again, within the limits.
+        """Wait until the players are launched; see `Place.repeats_launches`.
 
         :raises UnityGymError: If they cannot be launched.
         """
         try:
             self.wait()
         except SamplerLostError as error:
-            self._recover(error, lambda: True)
+            if not self._place.repeats_launches:
+                raise
+            self._recover(error)
 
     def _call(self, method: str, *arguments: Any) -> Any:
         self._channel.call(method, *arguments)
@@ -250,7 +254,7 @@ class RemoteSampler:
         try:
             found: dict[str, BehaviorSpec] = self._call("appeared")
         except SamplerLostError as error:
-            return self._recover(error, lambda: True).appeared
+            return self._recover(error).appeared
         return found
 
     def assign(self, learner: Learner) -> None:
@@ -321,7 +325,7 @@ class RemoteSampler:
             return self._recover(error, proceed)
         return samples
 
-    def _recover(self, error: PlayerError, proceed: Callable[[], bool]) -> Samples:
+    def _recover(self, error: PlayerError, proceed: Callable[[], bool] = lambda: True) -> Samples:
         """Start the sampler again, in the state of the other ones, within the limits.
 
         :return: The behaviors of its agents, some of which may be new; nothing else.

@@ -13,7 +13,6 @@ from typing import Any
 from sb3_ext.child_processes import SCRIPT_HINT, leave_end_to_parent, process_context, starting_without_signals
 from sb3_ext.placement import Place, SamplerLostError
 from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
-from unity_gym.errors import PlayerError
 
 _END_TIMEOUT = 10  # seconds for a process to end its players
 
@@ -69,10 +68,10 @@ class ProcessChannel:
             return answer
         except (EOFError, OSError) as error:
             self._process.join(_END_TIMEOUT)
-            end = f"the process of sampler {self._number} ended with exit code {self._process.exitcode}"
-            if not self._has_started:  # it would probably end again
-                raise PlayerError(f"{end} before it had started. {SCRIPT_HINT}") from error
-            raise SamplerLostError(end) from error
+            hint = "" if self._has_started else f" before it had started. {SCRIPT_HINT}"
+            raise SamplerLostError(
+                f"the process of sampler {self._number} ended with exit code {self._process.exitcode}{hint}"
+            ) from error
 
     def end(self) -> None:
         """See `Channel`."""

@@ -155,7 +155,7 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
 
 
 def _asks_for_token(error: BaseException | None) -> bool:
-    """Return whether the connection failed because a cluster asks for its token, which Ray says in an inner error."""
+    """Return whether a cluster asks for its token, which Ray reports in an error inside of this one."""
     while error is not None:
         if "AuthenticationError" in f"{type(error)}{error}":
             return True
@@ -202,6 +202,8 @@ class RayCluster(Place):
     :param build: `file_name` of the players on the nodes.
     :param on_wait: Function that receives a log line when a sampler does not start.
     """
+
+    repeats_launches = True  # Ray may have chosen a node that has just ended
 
     def __init__(self, settings: RaySettings, build: str, on_wait: Callable[[str], None] = print) -> None:
         super().__init__()

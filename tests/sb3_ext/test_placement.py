@@ -246,6 +246,18 @@ def test_a_stop_ends_the_wait_of_a_worker_for_a_player_that_hangs() -> None:
 
 
 @posix
+def test_a_stop_ends_the_restart_of_a_worker_that_dies() -> None:
+    copies = PlayerCopies(PlayerOptions(file_name="embedded:Basic", num_areas=1))
+    with Workers(1).samplers(copies, is_asynchronous=False) as (sampler,):
+        name = learner_of(sampler).name
+        (worker,) = workers_of(psutil.Process())
+        worker.kill()
+        sampler.start(Request({name: 20}, {}))
+        assert not sampler.result(lambda: False).trajectories
+        assert sampler.peek(name) is None
+
+
+@posix
 def test_a_worker_that_dies_counts_as_the_death_of_its_players(tmp_path: Path) -> None:
     file = write(tmp_path, "Basic", max_steps=3000, summary_freq=100)
     flags = ["--env", "Unity-Basic-v0", "--num-workers", "1", "--restarts-rate-limit-period-s", "1"]
@@ -391,6 +403,8 @@ class StagedChannel:
 
 class StagedPlace(Place):
     """A placement that opens the given channels one after another."""
+
+    repeats_launches = True
 
     def __init__(self, *channels: StagedChannel) -> None:
         super().__init__()

@@ -32,11 +32,13 @@ from sb3_ext.learner import Learner
 from sb3_ext.placement import RemoteSampler
 from sb3_ext.served_sampler import SamplerArguments
 from sb3_ext.settings import RaySettings, loads
+from stand_ins.ports import free_port, listens
 from stand_ins.two_teams_player import launcher
 from unity_gym.errors import UnityGymError
 
 MARK = "UNITY_GYM_TEST"  # a variable that the players of these tests inherit
 STORE = 80 * 2**20
+SLOW_START = {"RAY_gcs_server_port_wait_time_s": "120"}  # Ray waits 30 s for its server, which a cold disk exceeds
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 
 
@@ -66,8 +68,7 @@ class Nodes:
         cluster_utils = pytest.importorskip("ray.cluster_utils", reason="the extra ray is not installed")
         self.mark = os.environ[MARK] = uuid.uuid4().hex
         head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False, "node_name": "head"}
-        # Ray waits 30 s for the first start of its server, which takes longer from a cold disk.
-        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")
+        os.environ.update(SLOW_START)
         start = partial(cluster_utils.Cluster, initialize_head=True, connect=False, head_node_args=head)
         try:
             self.cluster = start()
@@ -405,8 +406,7 @@ def test_an_address_at_which_nothing_answers_is_reported_soon(
     from sb3_ext import ray_cluster
 
     monkeypatch.setattr(ray_cluster, "_HEAD_PATIENCE", 1)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     file = write(tmp_path, "3DBall")
     started = time.monotonic()
     assert main([str(file), *flags(tmp_path, address)]) == 1
@@ -419,34 +419,24 @@ def test_an_address_at_which_nothing_answers_is_reported_soon(
 
 def test_a_cluster_that_asks_for_its_token_is_reported_with_the_remedy(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    from sb3_ext.ray_cluster import _connection_error
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
     with tempfile.TemporaryDirectory() as folder:  # the path of a socket is limited to 107 characters
-        start = ["start", "--head", "--block", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"]
+        options = ["--num-cpus=0", f"--object-store-memory={STORE}", "--include-dashboard=false"]
+        options += [f"--port={port}", f"--temp-dir={folder}"]
         head = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "ray.scripts.scripts",
-                *start,
-                f"--object-store-memory={STORE}",
-                "--temp-dir",
-                folder,
-            ],
-            env=os.environ | secret | {"RAY_gcs_server_port_wait_time_s": "120"},
+            [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *options],
+            env=os.environ | secret | SLOW_START,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         try:
             deadline = time.monotonic() + 120
-            while _connection_error(("127.0.0.1", port)) is not None and time.monotonic() < deadline:
+            while not listens(port) and time.monotonic() < deadline:
                 time.sleep(0.1)
             command = [sys.executable, "-m", "sb3_ext.learn", str(write(tmp_path, "3DBall"))]
-            without = {key: text for key, text in os.environ.items() if not key.startswith("RAY_")}
+            without = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
             process = subprocess.run(
                 [*command, *flags(tmp_path, f"127.0.0.1:{port}")],
                 env=without | {"RAY_NUM_REDIS_GET_RETRIES": "1"},
