@@ -32,7 +32,7 @@ from sb3_ext.learner import Learner
 from sb3_ext.placement import RemoteSampler
 from sb3_ext.served_sampler import SamplerArguments
 from sb3_ext.settings import RaySettings, loads
-from stand_ins.ports import free_port, listens
+from stand_ins.ports import free_port
 from stand_ins.two_teams_player import launcher
 from unity_gym.errors import UnityGymError
 
@@ -426,15 +426,13 @@ def test_a_cluster_that_asks_for_its_token_is_reported_with_the_remedy(tmp_path:
         options += [f"--port={port}", f"--temp-dir={folder}"]
         head = subprocess.Popen(
             [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *options],
-            env=os.environ | secret | SLOW_START,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            env=os.environ | secret | SLOW_START | {"PYTHONUNBUFFERED": "1"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         try:
-            deadline = time.monotonic() + 120
-            while not listens(port) and time.monotonic() < deadline:
-                time.sleep(0.1)
+            await_line(head, "Ray runtime started")
             command = [sys.executable, "-m", "sb3_ext.learn", str(write(tmp_path, "3DBall"))]
             without = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
             process = subprocess.run(
@@ -446,8 +444,9 @@ def test_a_cluster_that_asks_for_its_token_is_reported_with_the_remedy(tmp_path:
                 check=False,
             )
         finally:
-            os.killpg(head.pid, signal.SIGTERM)
-            head.wait(60)
+            for part in [*psutil.Process(head.pid).children(recursive=True), head]:
+                part.kill()
+            head.communicate()
     assert process.returncode == 1
     assert f"the Ray cluster at '127.0.0.1:{port}' asks for its token" in process.stderr
     assert "RAY_AUTH_MODE=token" in process.stderr
