@@ -95,7 +95,8 @@ def _await_head(address: str) -> None:
         if time.monotonic() > deadline:
             raise UnityGymError(
                 f"cannot connect to the Ray cluster at {address!r}, which has not answered for {_HEAD_PATIENCE} s "
-                f"({error}): give the address that `ray start --head` printed, or none to start Ray on this machine"
+                f"({error}): give the address that `ray start --head` printed, or none (and no RAY_ADDRESS) to start "
+                "Ray on this machine"
             )
         time.sleep(0.1)
 
@@ -115,7 +116,8 @@ def _connection_error(endpoint: tuple[str, int]) -> OSError | None:
 
 
 def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
-    _await_head(settings.address or os.environ.get("RAY_ADDRESS", ""))
+    address = settings.address or os.environ.get("RAY_ADDRESS", "")
+    _await_head(address)
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     # Most projects let git ignore builds, which Ray would then leave out.
@@ -138,7 +140,7 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
     except Exception as error:  # of many classes, including those of other packages
         with suppress(Exception):
             ray.shutdown()
-        place = "on this machine" if settings.address is None else f"at {settings.address!r}"
+        place = f"at {address!r}" if address else "on this machine"
         sent = f" (or send {environment['working_dir']})" if environment else ""
         if _asks_for_token(error):
             raise UnityGymError(
@@ -147,7 +149,7 @@ def _connect(settings: RaySettings, environment: dict[str, str]) -> None:
             ) from error
         raise UnityGymError(
             f"cannot connect to the Ray cluster {place}{sent}: {error}. Give the address that `ray start --head` "
-            "printed, or none to start Ray on this machine"
+            "printed, or none (and no RAY_ADDRESS) to start Ray on this machine"
         ) from error
     finally:
         if is_main:  # Ray's own handler exits without a checkpoint

@@ -392,9 +392,14 @@ def test_sigterm_during_a_start_ends_the_run_as_without_ray(tmp_path: Path, star
     assert not psutil.wait_procs(children, timeout=30)[1]
 
 
-def test_an_unreachable_cluster_is_reported(tmp_path: Path, nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_cluster_is_reported(
+    tmp_path: Path, nodes: Nodes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = write(tmp_path, "3DBall")
     assert main([str(file), *flags(tmp_path, "no-address")]) == 1
+    assert "cannot connect to the Ray cluster at 'no-address'" in capsys.readouterr().err
+    monkeypatch.setenv("RAY_ADDRESS", "no-address")
+    assert main([str(file), *flags(tmp_path, "no-address")[:-1]]) == 1
     assert "cannot connect to the Ray cluster at 'no-address'" in capsys.readouterr().err
     assert nodes.mark
 
