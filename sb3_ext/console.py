@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,14 @@ def print_line(line: str, out: TextIO | None = None) -> None:
         discard_output(out.fileno())
         reason = "was closed" if error.errno in _CLOSED else f"cannot be written ({error.strerror})"
         raise OutputClosedError(f"stopped, as its output {reason}. --resume continues a run that was saved") from error
+
+
+def lock_bars_in_threads() -> None:
+    """Let the progress bars of this process lock threads alone.
+
+    The lock that tqdm makes otherwise has a semaphore too, which a killed process would not release.
+    """
+    tqdm.set_lock(threading.RLock())
 
 
 def discard_output(descriptor: int) -> None:

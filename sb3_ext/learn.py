@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import unity_gym
 from sb3_ext.child_processes import preload
-from sb3_ext.console import OutputClosedError, print_line, version_text
+from sb3_ext.console import OutputClosedError, lock_bars_in_threads, print_line, version_text
 from sb3_ext.settings import RunSettings, load
 from sb3_ext.settings.document import did_you_mean
 from sb3_ext.settings.shipped import configuration_file, configuration_names, sweep_names
@@ -198,8 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise KeyboardInterrupt(number)
 
     before = signal.signal(signal.SIGTERM, interrupt)
-    if arguments is None and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names and paths of any language, also in an ASCII terminal
+    if arguments is None:
+        lock_bars_in_threads()
+        if isinstance(sys.stdout, io.TextIOWrapper):  # names and paths of any language, also in an ASCII terminal
+            sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _learn(line, owns_process=arguments is None) if command is None else command(line[1:])
     except (UnityGymError, OutputClosedError) as error:

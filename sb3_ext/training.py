@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -20,7 +19,15 @@ from stable_baselines3.common.utils import set_random_seed
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 from sb3_ext.child_processes import HANGUP, stop_signals
-from sb3_ext.console import LOG, OutputClosedError, Progress, block_text, console_logging, discard_output
+from sb3_ext.console import (
+    LOG,
+    OutputClosedError,
+    Progress,
+    block_text,
+    console_logging,
+    discard_output,
+    lock_bars_in_threads,
+)
 from sb3_ext.curriculum import EnvironmentParameterManager
 from sb3_ext.experience import ROWS_PER_SAMPLER, Trajectories
 from sb3_ext.from_settings import build_model
@@ -132,7 +139,7 @@ def _launch_in_process(
     is_silent: bool,
 ) -> Iterator[PlayerPool]:
     """Launch players in this separate process, and print their log unless it is silent."""
-    tqdm.set_lock(threading.RLock())  # tqdm's own lock has a semaphore, which a killed process would not release
+    lock_bars_in_threads()
     printing = nullcontext() if is_silent else console_logging(settings.debug)
     with printing, launch(settings, curricula, logs, first_player=first_player) as pool:
         yield pool

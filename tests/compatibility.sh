@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests that need no torch with every supported Python that is here, and with old and new dependencies.
-#   tests/compatibility.sh                                      the python3.10 … python3.13 that are on the PATH
+#   tests/compatibility.sh                                      the python3.10 … python3.14 that are on the PATH
 #   PYTHONS="/opt/a/bin/python /opt/b/bin/python" tests/compatibility.sh
 #   tests/compatibility.sh tests/wire                           these tests only
 #   tests/compatibility.sh --short                              a few tests with a newer Python than .venv, as in CI
@@ -48,7 +48,7 @@ print("Python", platform.python_version(), "| protobuf", google.protobuf.__versi
   rm -rf "$venv"
 }
 
-for python in ${PYTHONS:-python3.13 python3.12 python3.11 python3.10}; do
+for python in ${PYTHONS:-python3.14 python3.13 python3.12 python3.11 python3.10}; do
   python=$(command -v "$python") && "$python" -c '' 2>/dev/null || continue # a shim may have nothing behind it
   if [ -n "$short" ] && [ "$("$python" -V)" = "$(.venv/bin/python -V 2>/dev/null)" ]; then
     echo "$("$python" -V) is the newest here, and that of .venv, with which scripts/test.sh runs these tests"
@@ -66,5 +66,5 @@ for python in ${PYTHONS:-python3.13 python3.12 python3.11 python3.10}; do
   fi
 done
 printf '%s\n' "${table[@]}"
-[ ${#table[@]} -gt 0 ] || { echo "no python3.10 to python3.13 was found" >&2; exit 1; }
+[ ${#table[@]} -gt 0 ] || { echo "no python3.10 to python3.14 was found" >&2; exit 1; }
 exit "$failed"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the sdist, and the wheel from it, and uses what the wheel installs outside of the checkout.
-#   tests/packaging.sh              base and [scenes] with every python3.10 ... python3.13 on the PATH, [sb3] with 3.11
+#   tests/packaging.sh              base and [scenes] with every python3.10 ... python3.14 on the PATH, [sb3] with 3.11
 #   tests/packaging.sh --short      base with one Python, and the types, as in CI
 #   tests/packaging.sh --short FILE.whl     the same with a wheel that exists
 # Needs the network (pip).
@@ -46,7 +46,7 @@ has_types() { # has_types PYTHON: mypy sees the types of the package that PYTHON
 has_types "$build"
 echo "mypy sees the editable installation"
 
-pythons=(python3.10 python3.11 python3.12 python3.13)
+pythons=(python3.10 python3.11 python3.12 python3.13 python3.14)
 [ -z "$short" ] || pythons=("$("$build" -c 'import sys; print(sys._base_executable)')")
 for python in "${pythons[@]}"; do
   python=$(command -v "$python") && "$python" -c '' 2>/dev/null || continue # a shim may have nothing behind it

@@ -996,6 +996,22 @@ def test_a_signal_while_players_start_ends_the_run_at_once(
     assert not psutil.wait_procs(players, timeout=10)[1]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="kills a process by a signal")
+def test_a_killed_command_leaves_no_semaphore_where_processes_are_spawned() -> None:
+    script = """
+import multiprocessing, os, signal, sys
+from sb3_ext.learn import main
+multiprocessing.set_start_method("spawn")  # as on macOS; with Python 3.14 "forkserver" is Linux's
+sys.argv[1:] = ["--list"]
+main()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert "ppo/3DBall" in process.stdout
+    assert process.stderr == ""
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_device_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for device in ("cuda", "cuda:1", "mps", "cpu:3"):
