@@ -45,7 +45,6 @@ class MultiBehaviorTraining:
     def __init__(self, env_id: str = "Unity-v0", n_instances: int = 1, **options: Unpack[PlayerKeywords]) -> None:
         self._options, self._n_instances = PlayerOptions(**{**registered_options(env_id), **options}), n_instances
         self._pool = PlayerPool(self._options, n_instances)
-        self._is_at_start = True  # whether there was no step since the reset below
         try:
             self._pool.reset()
         except BaseException:
@@ -98,9 +97,7 @@ class MultiBehaviorTraining:
             with workers.samplers(copies, is_asynchronous) as samplers:
                 ModelTraining(samplers, models, limits, self_play, teachers).run()
             return
-        if not self._is_at_start:
-            self._pool.reset()
-        self._is_at_start = False
+        self._pool.start_episodes()
         sampler = Sampler(self._pool, is_asynchronous=is_asynchronous)
         ModelTraining([LocalSampler(sampler)], models, limits, self_play, teachers).run()
 

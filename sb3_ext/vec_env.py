@@ -107,7 +107,6 @@ class UnityVecEnv(VecEnv):
             raise
         self._waits_for_all = wait_for == "all"
         self._has_warned = False
-        self._is_at_start = True  # no step since the reset above
         self.changes = 0
         """Number of resets and steps so far."""
         self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
@@ -138,15 +137,11 @@ class UnityVecEnv(VecEnv):
         """Start new episodes of all agents, with the seed of `seed()` and the options of `set_options()`."""
         self.changes += 1
         seed, options = self._seeds[0], self._options[0]
-        if options:
-            self._pool.set_environment_parameters(options)
-            self._parameters |= options
+        self._pool.start_episodes(seed, options)
+        self._pool.require_rows(self.behavior, self.num_envs)
+        self._parameters |= options
         if seed is not None:
             self._seed_of_reset = seed
-        if seed is not None or not self._is_at_start or self._pool.has_queued_messages:
-            self._pool.reset(seed)
-            self._pool.require_rows(self.behavior, self.num_envs)
-        self._is_at_start = False
         self._returns.fill(0)
         self._lengths.fill(0)
         self._reset_seeds()
@@ -220,7 +215,6 @@ class UnityVecEnv(VecEnv):
     ) -> tuple[Array, Array, list[dict[str, Any]]]:
         table = self._table
         self.changes += 1
-        self._is_at_start = False
         acting = table.requests_decision.copy()
         advance({self.behavior: actions})
         self._pool.require_rows(self.behavior, self.num_envs)

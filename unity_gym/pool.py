@@ -115,6 +115,8 @@ class PlayerPool(LaunchedPlayers):
         self._table_names: dict[str, str | None] = {}  # by behavior; None: not controlled
         self._misfits: list[str] = []  # behaviors that are incompatible with the shared table
         self._launched = False  # the first reset is over: a warning reports new behaviors
+        self.is_at_start = False
+        """Whether nothing but `reset` has been called: no step, and no `start_episodes`."""
         self._steps = [_Step()] * n_instances
         self._requesting: dict[tuple[str, int], Rows] = {}  # the rows that request an action, in the player's order
         self._under_way: set[int] = set()  # players with a message sent and no answer read
@@ -170,7 +172,31 @@ class PlayerPool(LaunchedPlayers):
             self._await_behavior(deadline)
             self._exchange_until_ready(deadline)
         self._is_interrupted = False
-        self._launched = True
+        self._launched = self.is_at_start = True
+
+    def start_episodes(
+        self,
+        seed: int | None = None,
+        environment_parameters: Mapping[str, float] | None = None,
+        all_have_ended: bool = False,
+    ) -> None:
+        """Start episodes for the `reset()` of an environment, with RESET where it is needed.
+
+        It is needed with a seed, with environment parameters or other queued messages, and where episodes are running,
+        unless nothing has happened since `reset`.
+
+        :param seed: Seed with which every scene starts from scratch, player i with seed + i.
+        :param environment_parameters: Environment parameters by name, sent before.
+        :param all_have_ended: Whether no episode is running, so that the next ones can start without RESET.
+        :raises InvalidValueError: If the seed is negative, or a value is no finite number.
+        """
+        if environment_parameters:
+            self.set_environment_parameters(environment_parameters)
+        if seed is not None or self.has_queued_messages or not (self.is_at_start or all_have_ended):
+            self.reset(seed)
+        elif not self.is_at_start:
+            self.resume()
+        self.is_at_start = False
 
     def resume(self) -> None:
         """Continue after all episodes have ended, until each player has an agent that requests a decision."""
@@ -320,6 +346,7 @@ class PlayerPool(LaunchedPlayers):
     def _start_step(self, actions: Mapping[str, ActionTuple], workers: Sequence[int]) -> None:
         """Send the actions to these players."""
         self._require_ready(workers)
+        self.is_at_start = False
         step = _Step(actions, {name: self._table(name).requests_decision.copy() for name in actions})
         for name, action in actions.items():
             if len(action) != len(self.tables[name]):

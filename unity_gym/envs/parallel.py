@@ -128,7 +128,6 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         self._behavior_of: dict[str, _BehaviorAgents] = {}
         self._spaces: dict[tuple[str, str], gym.Space[Any]] = {}
         self.render_mode = render_mode
-        self._is_at_start = True  # no step since the pool's reset
         self._can_resume = False
         with ExitStack() as on_error:
             self._window = open_window(render_mode, str(settings.file_name or "Unity"))
@@ -212,14 +211,8 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         :param seed: Seed with which the scene starts from scratch.
         :param options: Environment parameters by name, sent before the reset.
         """
-        if options:
-            self._pool.set_environment_parameters(options)
-        continues = self._is_at_start or self._can_resume
-        if seed is not None or not continues or self._pool.has_queued_messages:
-            self._pool.reset(seed)
-        elif self._can_resume:
-            self._pool.resume()
-        self._is_at_start = self._can_resume = False
+        self._pool.start_episodes(seed, options, all_have_ended=self._can_resume)
+        self._can_resume = False
         self._cycles = 0
         self._add_new_agents()
         for behavior in self._behaviors.values():
@@ -308,7 +301,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any], EzPickle):  # type: ignore[mi
         return self._image() if returns_image(self.render_mode) else None
 
     def _image(self) -> Array:
-        ended = not (self.agents or self._is_at_start)
+        ended = not (self.agents or self._pool.is_at_start)
         return render_frames(self._pool, next(iter(self._pool.tables.values())), ended)[0]
 
     def _show(self) -> None:

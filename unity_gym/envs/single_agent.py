@@ -73,7 +73,6 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
             self.observation_space = self._layout.space
             self.action_space = action_space(spec.action_spec)
             self._actions = spec.action_spec.empty_action(1)
-            self._is_at_start = True  # no step since the reset above
             self._in_episode = False
             if render_mode is not None:
                 self._image()  # raises if there is none
@@ -97,13 +96,8 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         :param options: Environment parameters by name, sent before the reset.
         """
         super().reset(seed=seed)
-        if options:
-            self._pool.set_environment_parameters(options)
-        if seed is not None or self._in_episode or self._pool.has_queued_messages:
-            self._pool.reset(seed)
-        elif not self._is_at_start:
-            self._pool.resume()
-        self._is_at_start, self._in_episode = False, True
+        self._pool.start_episodes(seed, options, all_have_ended=not self._in_episode)
+        self._in_episode = True
         self._show()
         return self._layout.select(self._table.observations, 0), self._info()
 
@@ -183,7 +177,7 @@ class UnitySingleAgentEnv(gym.Env[Any, Any]):
         return self._image() if returns_image(self.render_mode) else None
 
     def _image(self) -> Array:
-        ended = not (self._in_episode or self._is_at_start)
+        ended = not (self._in_episode or self._pool.is_at_start)
         return render_frames(self._pool, self._table, ended)[0]
 
     def _show(self) -> None:

@@ -120,7 +120,6 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._actions = spec.action_spec.empty_action(num_envs)
-        self._is_at_start = True  # no step since the pool's reset
         self._start()
 
     def _start(self) -> None:
@@ -147,13 +146,10 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
                     f"{list(seed)}"
                 )
             seed = int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1) if parts else None
-        super().reset(seed=None if seed is None else int(seed))
-        if options:
-            self._pool.set_environment_parameters(options)
-        if seed is not None or not self._is_at_start or self._pool.has_queued_messages:
-            self._pool.reset(None if seed is None else int(seed))
-            self._pool.require_rows(self._behavior, self.num_envs)
-        self._is_at_start = False
+        seed = None if seed is None else int(seed)
+        super().reset(seed=seed)
+        self._pool.start_episodes(seed, options)
+        self._pool.require_rows(self._behavior, self.num_envs)
         self._start()
         self._show()
         return self._layout.select(self._table.observations), self._infos(self._table.group_reward)
@@ -181,7 +177,6 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
                 np.where(is_acting[:, None], part, 0) for part in (actions.continuous, actions.discrete)
             )
             actions = ActionTuple(continuous, discrete)
-        self._is_at_start = False
         self._pool.step({self._behavior: actions}, autoreset=self._same_step, workers=workers)
         self._pool.require_rows(self._behavior, self.num_envs)
         observations = self._layout.select(table.observations)
@@ -215,7 +210,6 @@ class UnityVectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             none = np.zeros(self.num_envs, bool)
             return self._outcome(observations, table.reward * others, table.group_reward * others, none)
         before = None if self._same_step else self._layout.select(table.observations)
-        self._is_at_start = False
         self._pool.step_once({self._behavior: actions})
         self._pool.require_rows(self._behavior, self.num_envs)
         ended = table.terminated | table.truncated
