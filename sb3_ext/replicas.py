@@ -18,6 +18,7 @@ import multiprocessing
 import multiprocessing.connection
 import pickle
 import random
+import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -38,6 +39,13 @@ _HOST = "127.0.0.1"
 _END_TIMEOUT = 10  # seconds for a process to end
 
 
+def _store(port: int | None = None) -> Any:
+    """Return the store with which the processes connect: a new one, or that of a port."""
+    has_libuv = sys.platform != "win32"  # torch's builds for Windows are without it, and fail instead of doing without
+    make: Any = distributed.TCPStore  # type: ignore[attr-defined]
+    return make(_HOST, port or 0, is_master=port is None, wait_for_workers=False, use_libuv=has_libuv)
+
+
 class Share:
     """Part of each minibatch that a process computes, and the sums over the processes.
 
@@ -50,7 +58,7 @@ class Share:
         self.rank, self.size = rank, size
         self._group: Any = None
         if port is not None:
-            store = distributed.TCPStore(_HOST, port, is_master=False)  # type: ignore[attr-defined]
+            store = _store(port)
             options = distributed.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             options._devices = [distributed.ProcessGroupGloo.create_device(hostname=_HOST)]
             self._group = distributed.ProcessGroupGloo(store, rank, size, options)
@@ -136,7 +144,7 @@ class Replicas:
         # multiprocessing would share the memory of pickled tensors; these are copies.
         state = pickle.dumps((type(model), content.getvalue(), further))
         size = len(devices) + 1
-        self._store = distributed.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        self._store = _store()
         context = multiprocessing.get_context("spawn")
         self._connections: list[Connection] = []
         self._processes = []

@@ -25,6 +25,7 @@ import pytest
 from stand_ins.faulty_player import BEHAVIOR, launcher
 from stand_ins.ports import free_port
 from stand_ins.reply_messages import Agent, Sensor
+from stand_ins.scene_launcher import SUFFIX
 from stand_ins.unity_editor import Editor
 from unity_gym import environment
 from unity_gym.environment import UnityEnvironment, wire_seed
@@ -99,7 +100,7 @@ def test_a_failed_launch_reports_the_cause(
 ) -> None:
     with pytest.raises(error, match="(?s)" + message) as raised:
         faulty_env(tmp_path, fault, timeout_wait=timeout)
-    assert fault + ".sh" in str(raised.value), "the error names the player"
+    assert fault + SUFFIX in str(raised.value), "the error names the player"
 
 
 @POSIX
@@ -115,7 +116,7 @@ def test_reset_raises_for_a_scene_without_agents(tmp_path: Path, fault: str, mes
         env._timeout = 1  # only now: the launch may take longer
         with pytest.raises(PlayerTimeoutError, match="(?s)" + message) as raised:
             env.reset()
-        assert fault + ".sh" in str(raised.value)
+        assert fault + SUFFIX in str(raised.value)
         assert_closed(env, message)
 
 
@@ -144,7 +145,7 @@ def test_a_failed_step_reports_the_cause_and_closes_the_environment(
         env._timeout = 1 if fault == "hang-in-step" else 20
         with pytest.raises(error, match="(?s)" + message) as raised:
             env.step()
-        assert fault + ".sh" in str(raised.value)
+        assert fault + SUFFIX in str(raised.value)
         assert_closed(env, message)
 
 

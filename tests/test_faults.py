@@ -28,6 +28,7 @@ import psutil
 import pytest
 
 from stand_ins import faulty_player
+from stand_ins.scene_launcher import SUFFIX
 from unity_gym.errors import PlayerError, PlayerTimeoutError, ProtocolError, UnityGymError
 
 SLACK = 3.0  # allowed seconds between a fault or timeout and its error
@@ -288,7 +289,7 @@ def check(row: Row, timeout: float) -> None:
     assert isinstance(row.error, case.error)
     assert re.search(f"(?s){case.message}", str(row.error)), str(row.error)
     if case.file is None and row.fault != "port-taken":
-        assert ".sh" in str(row.error), "the error names the player"
+        assert SUFFIX in str(row.error), "the error names the player"
     limit = SLACK + timeout * case.waits + (LAUNCH if row.call == "make" else 0)
     assert row.seconds < limit, f"{row.seconds:.1f} s, and not {limit:g}"
     assert row.left == []

@@ -347,15 +347,15 @@ def test_a_script_that_is_killed_during_a_launch_leaves_neither_player_nor_log(
     assert left() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
 def test_a_script_that_is_ended_by_a_signal_leaves_no_log(
-    user_script: Callable[[str], tuple[subprocess.Popen[str], int]], number: int
+    user_script: Callable[[str], tuple[subprocess.Popen[str], int]], name: str
 ) -> None:
     process, player = user_script("print(player.log_file, flush=True); time.sleep(60)")
     assert process.stdout is not None
     log = Path(process.stdout.readline().strip())
     assert log.exists()
-    process.send_signal(number)
+    process.send_signal(getattr(signal, name))
     process.wait()
     assert has_ended(player)
     deadline = time.monotonic() + 10

@@ -23,6 +23,7 @@ import unity_gym
 from sb3_ext import UnityVecEnv
 from stand_ins import all_sensors_player, changing_agents_player, faulty_player, scripted_player, stress_player
 from stand_ins.reply_messages import Agent, Sensor
+from stand_ins.scene_launcher import SUFFIX
 from stand_ins.unity_editor import Editor
 from unity_gym.environment import UnityEnvironment
 from unity_gym.errors import (
@@ -349,7 +350,7 @@ def test_a_player_that_died_or_hangs_is_launched_again_while_others_continue(tmp
         read_all()
     failed = error.value.worker
     assert failed is not None
-    assert fault + ".sh" in str(error.value)
+    assert fault + SUFFIX in str(error.value)
     table = pool.tables[BEHAVIOR]
     row = int(np.flatnonzero(table.player == failed)[0])
     pool.players[failed]._timeout = 20  # now for the launch

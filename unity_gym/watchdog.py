@@ -3,7 +3,8 @@
 Each is started by a separate process, the watchdog. The watchdog ends the child and removes its temporary log when this
 process closes the child or ends, also after a SIGKILL. The kernel's own mechanism, PR_SET_PDEATHSIG, depends on the
 thread that launched a child, and would kill the child at the end of that thread. The watchdog, whose main thread lives
-as long as it does, uses it on Linux for the case that it is killed together with this process, as Ray does.
+as long as it does, uses it on Linux for the case that it is killed together with this process, as Ray does. On Windows the
+child and what it starts are members of a job object of the watchdog, and end when its last handle is closed.
 """
 
 from __future__ import annotations
@@ -30,14 +31,23 @@ _NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 # a pipe that we hold open until the child shall end. A child that we forked holds the pipe open, too, so the watchdog
 # also looks whether we are still its parent.
 _WATCHDOG = """
-import os, select, signal, subprocess, sys, threading
+import os, select, signal, subprocess, sys, threading, time
 owner, mode, log, *command = sys.argv[1:]
 posix = os.name == "posix"
 kernel = None
+flags = 0
 if sys.platform == "linux":
     import ctypes
     kernel = ctypes.CDLL(None)
-group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+elif not posix:
+    import ctypes
+    job_api, native_api = ctypes.WinDLL("kernel32"), ctypes.WinDLL("ntdll")
+    job_api.CreateJobObjectW.restype = ctypes.c_void_p
+    job = ctypes.c_void_p(job_api.CreateJobObjectW(None, None))
+    limits = (ctypes.c_uint64 * 18)()  # JOBOBJECT_EXTENDED_LIMIT_INFORMATION of 64 bits
+    limits[2] = 0x2000  # LimitFlags: JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
+    job_api.SetInformationJobObject(job, 9, limits, ctypes.sizeof(limits))
+    flags = subprocess.CREATE_NEW_PROCESS_GROUP | 4  # CREATE_SUSPENDED, so that it starts nothing outside the job
 
 def is_orphan():
     return posix and os.getppid() != int(owner)
@@ -53,7 +63,7 @@ def report(line):
 
 def send(number):
     try:
-        os.killpg(child.pid, number) if posix else child.terminate()
+        os.killpg(child.pid, number) if posix else job_api.TerminateJobObject(job, 1)
     except OSError:
         pass
 
@@ -68,15 +78,18 @@ def end_with_owner():
             child.wait(1)
         except subprocess.TimeoutExpired:
             pass
-    if posix or child.poll() is None:
-        send(signal.SIGKILL if posix else signal.SIGTERM)
+    send(signal.SIGKILL if posix else None)
 
 if not is_orphan():
     try:
         with open(log, mode + "b") as output:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                     start_new_session=True, creationflags=group,
+                                     start_new_session=True, creationflags=flags,
                                      preexec_fn=end_with_watchdog if kernel else None)
+        if not posix:
+            process = ctypes.c_void_p(int(child._handle))
+            job_api.AssignProcessToJobObject(job, process)
+            native_api.NtResumeProcess(process)
     except OSError as error:
         report(f"error {error.errno}")
     else:
@@ -85,11 +98,13 @@ if not is_orphan():
         watch.start()
         report(str(child.wait()))
         watch.join()
-    if mode == "x":
+    for attempt in range(20 if mode == "x" else 0):
         try:
             os.unlink(log)
-        except OSError:
-            pass
+        except FileNotFoundError:
+            break
+        except OSError:  # Windows removes no file that an ending process has open
+            time.sleep(0.1)
 """
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stand_ins import faulty_player, scripted_player
+from stand_ins.scene_launcher import SUFFIX
 from unity_gym.compat import environment as compat_environment
 from unity_gym.compat import exceptions
 from unity_gym.compat.engine_configuration import EngineConfigurationChannel
@@ -323,7 +324,7 @@ def test_faults_of_a_player_have_unitys_exceptions(tmp_path: Path, fault: str, e
     )
     env.reset()
     env._timeout = 1  # only now: the launch may take longer
-    with pytest.raises(exception, match=f"{fault}.sh") as raised:
+    with pytest.raises(exception, match=fault + SUFFIX) as raised:
         env.step()
     assert type(raised.value) is exception
     assert raised.value.worker == 0

@@ -20,9 +20,11 @@ from typing import Any
 import grpc
 import numpy as np
 
+from stand_ins.scene_launcher import module_launcher
 from unity_gym.wire.messages import RESET, UnityMessage
 
 BEHAVIOR = "Faulty?team=0"
+_KILL = 9  # SIGKILL; on Windows the exit code
 FAULTS = {
     "none": "answers every step",
     "exit-at-start": "ends with exit code 3 before it connects",
@@ -97,11 +99,8 @@ def main() -> None:
 
 def launcher(folder: Path, fault: str = "none", once: bool = False) -> str:
     """The path of an executable, written into ``folder``, that plays with this fault, or whose first process does."""
-    path = folder / f"{fault}.sh"
     options = f'--fault {fault} --marker "{folder}/{fault}.marker"' if once else f"--fault {fault}"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" {options} "$@"\n')
-    path.chmod(0o755)
-    return str(path)
+    return module_launcher(folder, fault, f"stand_ins.faulty_player {options}")
 
 
 def connect_to(port: int) -> grpc.UnaryUnaryMultiCallable:
@@ -127,7 +126,7 @@ def play(exchange: grpc.UnaryUnaryMultiCallable, fault: str) -> None:
     ready = UnityMessage()
     ready.header.status = 200
     if fault == "die-in-handshake":
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        threading.Timer(0.5, os.kill, (os.getpid(), _KILL)).start()
     command = UnityMessage.FromString(exchange(ready.SerializeToString()))
     step = 0
     while command.header.status == 200:
@@ -136,7 +135,7 @@ def play(exchange: grpc.UnaryUnaryMultiCallable, fault: str) -> None:
         if command.unity_input.rl_input.command == RESET:
             print("faulty player: reset", flush=True)
         if fault == "die-in-reset":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), _KILL)
         if fault in ("hang-in-reset", "die-in-handshake"):
             time.sleep(3600)
         if fault == "slow-steps" and command.unity_input.rl_input.command != RESET:
@@ -211,7 +210,7 @@ def misbehave(message: bytes, fault: str) -> bytes:
         os._exit(7)
     elif fault in ("die-in-step", "die-with-children"):
         print("faulty player: about to die", flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), _KILL)
     elif fault == "quit-in-step":
         quit_message = UnityMessage()
         quit_message.header.status = 400

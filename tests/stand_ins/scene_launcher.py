@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 _TESTS = Path(__file__).resolve().parents[1]
+SUFFIX = ".bat" if sys.platform == "win32" else ".sh"
 
 
 def scene_launcher(module: str, folder: Path, scene: str) -> str:
@@ -15,7 +16,10 @@ def scene_launcher(module: str, folder: Path, scene: str) -> str:
 
 def module_launcher(folder: Path, name: str, command: str) -> str:
     """Return the path of an executable, written into `folder`, that runs a module with arguments."""
-    path = folder / f"{name}.sh"
-    path.write_text(f'#!/bin/sh\nPYTHONPATH="{_TESTS}:$PYTHONPATH" exec "{sys.executable}" -m {command} "$@"\n')
-    path.chmod(0o755)
+    path = folder / f"{name}{SUFFIX}"
+    if sys.platform == "win32":
+        path.write_text(f'@set "PYTHONPATH={_TESTS};%PYTHONPATH%"\n@"{sys.executable}" -m {command} %*\n')
+    else:
+        path.write_text(f'#!/bin/sh\nPYTHONPATH="{_TESTS}:$PYTHONPATH" exec "{sys.executable}" -m {command} "$@"\n')
+        path.chmod(0o755)
     return str(path)

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stand_ins.scene_launcher import module_launcher
 from unity_gym.scenes import __main__ as player
 from unity_gym.scenes.academy import Academy
 from unity_gym.scenes.agents import Agents
@@ -393,10 +394,7 @@ class StressScene(Scene):
 
 def launcher(folder: Path) -> str:
     """The path of an executable, written into `folder`, that plays the scene."""
-    path = folder / "Stress.sh"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" Stress "$@"\n')
-    path.chmod(0o755)
-    return str(path)
+    return module_launcher(folder, "Stress", "stand_ins.stress_player Stress")
 
 
 if __name__ == "__main__":
