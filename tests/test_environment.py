@@ -25,7 +25,7 @@ import pytest
 from stand_ins.faulty_player import BEHAVIOR, launcher
 from stand_ins.ports import free_port
 from stand_ins.reply_messages import Agent, Sensor
-from stand_ins.scene_launcher import SUFFIX
+from stand_ins.scene_launcher import SUFFIX, module_launcher
 from stand_ins.unity_editor import Editor
 from unity_gym import environment
 from unity_gym.environment import UnityEnvironment, wire_seed
@@ -43,6 +43,7 @@ from unity_gym.specs import ActionSpec, ActionTuple, DecisionStep, TerminalStep
 from unity_gym.wire.messages import RESET, STEP, ListAgentAction, UnityMessage
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="the player is a shell script")
+KILLED = "killed by SIGKILL" if os.name == "posix" else "ended with exit code 9"
 FIRST, SECOND = "First?team=0", "Second?team=1"
 
 
@@ -86,7 +87,6 @@ def test_an_error_of_the_output_of_the_notice_about_a_slow_start_ends_the_start(
         logger.removeHandler(handler)
 
 
-@POSIX
 @pytest.mark.parametrize(
     ("fault", "timeout", "error", "message"),
     [
@@ -103,7 +103,6 @@ def test_a_failed_launch_reports_the_cause(
     assert fault + SUFFIX in str(raised.value), "the error names the player"
 
 
-@POSIX
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -120,11 +119,10 @@ def test_reset_raises_for_a_scene_without_agents(tmp_path: Path, fault: str, mes
         assert_closed(env, message)
 
 
-@POSIX
 @pytest.mark.parametrize(
     ("fault", "error", "message"),
     [
-        ("die-in-step", PlayerError, "killed by SIGKILL.*faulty player: about to die"),
+        ("die-in-step", PlayerError, KILLED + ".*faulty player: about to die"),
         ("hang-in-step", PlayerTimeoutError, "sent nothing for 1 s.*faulty player: hang-in-step"),
         ("quit-in-step", PlayerError, "quit by itself.*faulty player: quit-in-step"),
         (
@@ -149,15 +147,14 @@ def test_a_failed_step_reports_the_cause_and_closes_the_environment(
         assert_closed(env, message)
 
 
-@POSIX
 def test_reset_raises_for_a_player_that_died_before_it(tmp_path: Path) -> None:
     with faulty_env(tmp_path, "die-in-handshake") as env:
         assert env._player is not None
         while psutil.pid_exists(env._player.pid):
             time.sleep(0.02)
-        with pytest.raises(PlayerError, match=r"(?s)die-in-handshake\.sh.*killed by SIGKILL"):
+        with pytest.raises(PlayerError, match=f"(?s)die-in-handshake{SUFFIX}.*{KILLED}"):
             env.reset()
-        assert_closed(env, "killed by SIGKILL")
+        assert_closed(env, KILLED)
 
 
 @POSIX
@@ -171,7 +168,6 @@ def test_a_step_raises_for_a_player_that_was_killed_since_the_last_one(tmp_path:
         assert_closed(env, "SIGKILL")
 
 
-@POSIX
 def test_a_taken_port_raises_with_the_port(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -197,7 +193,6 @@ def test_a_file_that_cannot_be_launched_raises_with_its_path(tmp_path: Path) -> 
         UnityEnvironment(tmp_path)
 
 
-@POSIX
 def test_an_exception_in_the_users_loop_ends_the_player(tmp_path: Path) -> None:
     def loop() -> None:
         with env:
@@ -211,7 +206,6 @@ def test_an_exception_in_the_users_loop_ends_the_player(tmp_path: Path) -> None:
     assert_closed(env, r"close\(\) was called")
 
 
-@POSIX
 def test_close_can_be_called_twice(tmp_path: Path) -> None:
     env = faulty_env(tmp_path)
     env.close()
@@ -219,7 +213,6 @@ def test_close_can_be_called_twice(tmp_path: Path) -> None:
     assert_closed(env, r"close\(\) was called")
 
 
-@POSIX
 def test_an_unreferenced_environment_ends_its_player(tmp_path: Path) -> None:
     env = faulty_env(tmp_path)
     env.reset()
@@ -244,14 +237,12 @@ def test_an_invalid_option_raises_at_once(options: dict[str, Any], error: type[E
         UnityEnvironment(**options)
 
 
-@POSIX
 def test_numbers_of_numpy_are_times_to_wait(tmp_path: Path) -> None:
     with faulty_env(tmp_path, timeout_wait=np.float32(20)) as env:
         env.reset()
         env.step()
 
 
-@POSIX
 def test_calls_in_the_wrong_order_and_unknown_names_leave_the_environment_usable(tmp_path: Path) -> None:
     with faulty_env(tmp_path) as env:
         assert env.behavior_specs == {}
@@ -266,7 +257,6 @@ def test_calls_in_the_wrong_order_and_unknown_names_leave_the_environment_usable
         env.step()
 
 
-@POSIX
 @pytest.mark.parametrize(
     ("action", "message"),
     [
@@ -667,7 +657,6 @@ def test_environments_in_forked_processes_work_or_raise_at_once(
 # --- Seeds ------------------------------------------------------------------------------------------------------------
 
 
-@POSIX
 def test_a_new_seed_launches_a_build_without_the_seed_channel_again(tmp_path: Path) -> None:
     with faulty_env(tmp_path, seed=3) as env:
         env.reset(seed=3)
@@ -724,11 +713,8 @@ def test_an_editor_accepts_the_seed_that_it_started_with_until_the_first_step(ed
         assert env.get_steps(FIRST)[0].obs[0][0].tolist() == [2, 3]
 
 
-@POSIX
 def test_a_seeded_episode_starts_with_one_reset_however_the_seed_is_given(tmp_path: Path) -> None:
-    build = tmp_path / "build.sh"
-    build.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m unity_gym.scenes 3DBall --areas 1 "$@"\n')
-    build.chmod(0o755)
+    build = module_launcher(tmp_path, "build", "unity_gym.scenes 3DBall --areas 1")
     first = gym.make("Unity-v0", file_name=build, seed=7)  # without graphics, if it has no camera
     second = gym.make("Unity-v0", file_name=build)
     episodes = [first.reset(), second.reset(seed=7), second.reset(seed=7), first.reset(seed=7)]
@@ -741,7 +727,6 @@ def test_a_seeded_episode_starts_with_one_reset_however_the_seed_is_given(tmp_pa
     second.close()
 
 
-@POSIX
 def test_a_list_of_seeds_has_one_per_row(tmp_path: Path) -> None:
     envs = gym.make_vec("Unity-v0", num_envs=2, n_instances=2, file_name=launcher(tmp_path), no_graphics=False)
     for seeds in ([1], [1, 2, 3], [1, -2]):
@@ -751,7 +736,6 @@ def test_a_list_of_seeds_has_one_per_row(tmp_path: Path) -> None:
     envs.close()
 
 
-@POSIX
 def test_an_environment_sends_one_reset_until_the_first_step(tmp_path: Path) -> None:
     env = gym.make("Unity-v0", file_name=launcher(tmp_path), log_folder=tmp_path)
     env.reset()

@@ -3,8 +3,8 @@
 Each is started by a separate process, the watchdog. The watchdog ends the child and removes its temporary log when this
 process closes the child or ends, also after a SIGKILL. The kernel's own mechanism, PR_SET_PDEATHSIG, depends on the
 thread that launched a child, and would kill the child at the end of that thread. The watchdog, whose main thread lives
-as long as it does, uses it on Linux for the case that it is killed together with this process, as Ray does. On Windows the
-child and what it starts are members of a job object of the watchdog, and end when its last handle is closed.
+as long as it does, uses it on Linux for the case that it is killed together with this process, as Ray does. On Windows
+the child, with all that it starts, is in a job object of the watchdog, whose end ends them.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ def test_a_run_starts_with_the_networks_of_one_of_mlagents(
     arguments = ["--results-dir", str(tmp_path), "--run-id", "new"]
     arguments += ["--initialize-from", "theirs"] if given in ("--initialize-from", "name") else []
     assert main([file, *arguments]) == 0
-    message = f"3DBall: starts with the actor and critic of {folder}/checkpoint.pt, with the statistics of its obs"
+    message = f"3DBall: starts with the actor and critic of {folder / 'checkpoint.pt'}, with the statistics of its obs"
     assert message in capsys.readouterr().out
     assert tree_of(tmp_path / "theirs") == before
     saved = torch.load(folder / "checkpoint.pt", weights_only=True)

@@ -90,7 +90,7 @@ def main() -> None:
     if fault == "hang-deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if fault == "die-with-children":
-        subprocess.Popen(["sleep", "3600"])
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     if fault == "never-speak":
         with socket.create_connection(("127.0.0.1", arguments.mlagents_port)):
             time.sleep(3600)
