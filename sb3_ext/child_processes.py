@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
@@ -11,9 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
     from multiprocessing.context import ForkServerContext, SpawnContext
 
 SCRIPT_HINT = (
@@ -49,6 +51,20 @@ def preload(module: str) -> None:
     with suppress(OSError), starting_without_signals():
         forkserver.ensure_running()
         _context = context
+
+
+def first_message(connection: Connection, sentinel: int) -> Any:
+    """Return the first message of a process.
+
+    On Windows the pipe to a process stays open if the process ends before it has taken its end of it.
+
+    :param sentinel: Handle that is ready when the process has ended.
+    :raises EOFError: If it has ended without a message.
+    """
+    multiprocessing.connection.wait([connection, sentinel])
+    if not connection.poll():
+        raise EOFError
+    return connection.recv()
 
 
 def stop_signals() -> list[signal.Signals]:

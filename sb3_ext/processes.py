@@ -10,7 +10,13 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sb3_ext.child_processes import SCRIPT_HINT, leave_end_to_parent, process_context, starting_without_signals
+from sb3_ext.child_processes import (
+    SCRIPT_HINT,
+    first_message,
+    leave_end_to_parent,
+    process_context,
+    starting_without_signals,
+)
 from sb3_ext.placement import Place, SamplerLostError
 from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 
@@ -56,14 +62,16 @@ class ProcessChannel:
     def poll(self, seconds: float) -> bool:
         """See `Channel`."""
         try:
-            return self.connection.poll(seconds)
+            return bool(multiprocessing.connection.wait([self.connection, self._process.sentinel], seconds))
         except OSError:
             return True
 
     def receive(self) -> Any:
         """See `Channel`."""
         try:
-            answer = self.connection.recv()
+            if self._has_started:
+                return self.connection.recv()
+            answer = first_message(self.connection, self._process.sentinel)
             self._has_started = True
             return answer
         except (EOFError, OSError) as error:

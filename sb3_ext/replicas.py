@@ -30,7 +30,7 @@ import torch
 from stable_baselines3.common.logger import Logger
 from torch import distributed
 
-from sb3_ext.child_processes import SCRIPT_HINT, leave_end_to_parent, starting_without_signals
+from sb3_ext.child_processes import SCRIPT_HINT, first_message, leave_end_to_parent, starting_without_signals
 from sb3_ext.hardware import require_device
 from unity_gym.errors import UnityGymError
 from unity_gym.specs import BehaviorSpec
@@ -160,7 +160,8 @@ class Replicas:
             self._processes.append(process)
         atexit.register(self.close)  # before multiprocessing joins the processes, which ignore its SIGTERM
         try:
-            for connection in self._connections:
+            for process, connection in zip(self._processes, self._connections, strict=True):
+                first_message(connection, process.sentinel)
                 connection.send_bytes(state)
             for connection in self._connections:
                 if (failure := connection.recv()) is not None:
@@ -220,6 +221,7 @@ def _replicate(connection: Connection, rank: int, size: int, port: int, device: 
     leave_end_to_parent()
     torch.set_num_threads(threads)
     try:
+        connection.send(None)  # it runs, and takes its state
         kind, content, further = pickle.loads(connection.recv_bytes())
         model: Replicated = kind.load(io.BytesIO(content), device=device)
         model.set_logger(Logger(None, []))
