@@ -63,7 +63,11 @@ def report(line):
 
 def send(number):
     try:
-        os.killpg(child.pid, number) if posix else job_api.TerminateJobObject(job, 1)
+        if posix:
+            os.killpg(child.pid, number)
+        else:
+            job_api.TerminateJobObject(job, 1)
+            child.terminate()  # if it could not be added to the job
     except OSError:
         pass
 

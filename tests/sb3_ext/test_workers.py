@@ -32,6 +32,7 @@ from sb3_ext import (
     UnityVecEnv,
     Workers,
 )
+from sb3_ext.child_processes import first_message
 from sb3_ext.player_copies import PlayerCopies
 from stand_ins import changing_agents_player
 from unity_gym.errors import InvalidValueError, UnityGymError
@@ -187,6 +188,16 @@ def test_arguments_that_workers_cannot_copy_raise() -> None:
         model = PPO("UnityPolicy", game, device="cpu")
         with pytest.raises(UnityGymError, match=r"pass the model and self_play to MultiBehaviorTraining\.learn"):
             model.learn(10, workers=Workers(1))
+
+
+def test_a_process_that_ends_without_a_message_is_noticed_while_the_pipe_is_open() -> None:
+    """As on Windows, where this process has the other end of the pipe until that process takes it."""
+    connection, remote_end = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=int)
+    process.start()
+    with connection, remote_end, pytest.raises(EOFError):
+        first_message(connection, process.sentinel)
+    process.join()
 
 
 @pytest.mark.parametrize(
