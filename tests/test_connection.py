@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -23,7 +24,8 @@ from unity_gym.errors import NotReadyError, PlayerError, PlayerTimeoutError
 from unity_gym.peer import Peer
 from unity_gym.wire.messages import UnityMessage
 
-FAULTY_PLAYER = Path(__file__).parent / "stand_ins" / "faulty_player.py"
+TESTS = Path(__file__).parent
+FAULTY_PLAYER = (sys.executable, "-m", "stand_ins.faulty_player")  # in the folder TESTS
 
 
 @pytest.fixture
@@ -32,8 +34,8 @@ def start_player(connection: PlayerConnection) -> Iterator[Callable[[str], subpr
     started = []
 
     def start(fault: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(FAULTY_PLAYER), "--mlagents-port", str(connection.port), "--fault", fault]
-        started.append(subprocess.Popen(command))
+        command = [*FAULTY_PLAYER, "--mlagents-port", str(connection.port), "--fault", fault]
+        started.append(subprocess.Popen(command, cwd=TESTS))
         return started[-1]
 
     yield start
@@ -192,8 +194,8 @@ def test_a_player_may_reconnect_after_a_long_silence(
 def test_a_process_that_does_not_belong_to_the_player_is_rejected_without_effect() -> None:
     connection = PlayerConnection()
     # the player is the child of a launcher that keeps running
-    command = f'"{sys.executable}" "{FAULTY_PLAYER}" --mlagents-port {connection.port}; true'
-    player = subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True)
+    command = f"{shlex.join(FAULTY_PLAYER)} --mlagents-port {connection.port}; true"
+    player = subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True, cwd=TESTS)
     try:
         connection.listen(partial(Peer.belongs_to, player=player.pid))
         foreign = grpc.insecure_channel(f"localhost:{connection.port}")
