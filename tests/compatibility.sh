@@ -103,7 +103,7 @@ esac
 if [ -n "$old" ]; then
   row "$old" oldest "${oldest[@]}"
 else
-  table+=("oldest | not tried: neither of Python 3.10 and 3.11 is here ($mode)") failed=1
+  table+=("oldest | not tried: this takes Python 3.11, or 3.10 without --sb3") failed=1
 fi
 printf '%s\n' "${table[@]}"
 exit "$failed"

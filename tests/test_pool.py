@@ -9,9 +9,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium as gym
 import numpy as np
@@ -159,6 +161,24 @@ def test_a_missing_xvfb_raises_with_the_remedy(tmp_path: Path, monkeypatch: pyte
         gym.make("Unity-v0", file_name=changing_agents_player.launcher(tmp_path, "Camera"), display="xvfb")
     with pytest.raises(InvalidValueError, match="display"):
         gym.make("Unity-v0", file_name=changing_agents_player.launcher(tmp_path, "Camera"), display="wayland")
+
+
+# Gymnasium's checker has no observation of a first reset that raised.
+@pytest.mark.parametrize(
+    "make",
+    [partial(gym.make, disable_env_checker=True), partial(gym.make_vec, num_envs=2)],
+    ids=["make", "make_vec"],
+)
+def test_a_first_reset_that_was_interrupted_is_sent_again(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(make("Unity-Basic-v0")) as env:
+        player = env.unwrapped._pool.players[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(player, "reset", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                env.reset(seed=1)
+        env.reset()
+        env.action_space.seed(0)
+        env.step(env.action_space.sample())
 
 
 def test_statistics_are_in_the_infos_of_every_environment(tmp_path: Path) -> None:

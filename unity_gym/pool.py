@@ -136,6 +136,7 @@ class PlayerPool(LaunchedPlayers):
         """
         if seed is not None:
             wire_seed(seed)
+        self.is_at_start = False
         tables = self.tables.values()
         if self._is_interrupted:
             for table in tables:
