@@ -4,6 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" dev
 declare -A packages=(
   [agilerl]="agilerl peft"
+  [benchmarl]="benchmarl"
   [cleanrl]=""
   [minari_collector]="minari[create]"
   [rl_games]="rl-games tensorboardX setproctitle"
