@@ -226,8 +226,8 @@ class RayCluster(Place):
         except ValueError as error:  # such as 1.5 GPUs
             reason = " ".join(map(str, error.args))
             raise UnityGymError(
-                f"Ray cannot reserve {cpus:g} CPUs and {gpus:g} GPUs for a sampler ({reason}): correct "
-                "ray.num_cpus_per_sampler and ray.num_gpus_per_sampler"
+                f"Ray cannot reserve {_amount(cpus, 'CPU')} and {_amount(gpus, 'GPU')} for a sampler ({reason}): "
+                "correct ray.num_cpus_per_sampler and ray.num_gpus_per_sampler"
             ) from error
         return ActorChannel(actor, number, self, actor.serve.remote(arguments, self.build))
 
@@ -251,8 +251,8 @@ class RayCluster(Place):
         needed = {"CPU": self._settings.num_cpus_per_sampler, "GPU": self._settings.num_gpus_per_sampler}
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
         free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call,unused-ignore]
-        amounts = " and ".join(f"{count:g} {kind}s" for kind, count in needed.items())
-        resources = ", ".join(f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s" for kind in needed)
+        amounts = " and ".join(_amount(count, kind) for kind, count in needed.items())
+        resources = ", ".join(f"{free.get(kind, 0):g} of {_amount(total.get(kind, 0), kind)}" for kind in needed)
         self._on_wait(
             f"Sampler {number} has waited {_PATIENCE} s for a node, which must have {amounts} free; all nodes together "
             f"have {resources}. If no node has them, add one, or lower num_workers, or ray.num_cpus_per_sampler and "
@@ -262,6 +262,11 @@ class RayCluster(Place):
     def share(self, weights: Mapping[str, Array]) -> Any:
         """Put weights into the object store, from which each node reads them once."""
         return ray.put(weights)
+
+
+def _amount(count: float, kind: str) -> str:
+    """Return a number of CPUs or GPUs in words, such as "1 CPU" or "1.5 GPUs"."""
+    return f"{count:g} {kind}" if count == 1 else f"{count:g} {kind}s"
 
 
 class ActorChannel:

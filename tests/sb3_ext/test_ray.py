@@ -255,7 +255,7 @@ def test_resources_that_ray_cannot_reserve_raise(nodes: Nodes) -> None:
     from sb3_ext.ray_cluster import connect
 
     settings = RaySettings(address=nodes.address, num_gpus_per_sampler=1.5)
-    with connect(settings, "embedded:3DBall") as place, pytest.raises(UnityGymError, match=r"1 CPUs and 1\.5 GPUs"):
+    with connect(settings, "embedded:3DBall") as place, pytest.raises(UnityGymError, match=r"1 CPU and 1\.5 GPUs"):
         RemoteSampler(place, SamplerArguments(nullcontext, 0, {}), 0, 1)
 
 
