@@ -147,7 +147,7 @@ def measure(part: Part, peer: str) -> dict[str, Any]:
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
-        "processor": processor() + part.needs_gpu * f", {torch.cuda.get_device_name()}",
+        "processor": processor() + (f", {torch.cuda.get_device_name()}" if part.needs_gpu else ""),
         "load": round(load, 1),
     }
 
