@@ -62,3 +62,16 @@ def test_an_update_and_a_decision_are_measured_on_a_device(config: str) -> None:
     assert found.update > 0
     assert found.decision > 0
     assert found.waits == 0
+
+
+def test_the_page_of_speed_is_measured_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import speed
+
+    monkeypatch.setattr(speed, "PARTS", {"options": speed.Part("Options", "Those of a script.", "scenes.py --help")})
+    monkeypatch.setattr(speed, "FIGURES", tmp_path / "figures")
+    monkeypatch.setattr(speed, "PAGE", tmp_path / "speed.md")
+    monkeypatch.setattr(sys, "argv", ["speed.py"])
+    speed.main()
+    page = (tmp_path / "speed.md").read_text(encoding="utf-8")
+    assert "python tests/benchmarks/scenes.py --help" in page
+    assert "usage: scenes.py" in page
