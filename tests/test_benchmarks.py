@@ -75,3 +75,12 @@ def test_the_page_of_speed_is_measured_and_written(monkeypatch: pytest.MonkeyPat
     page = (tmp_path / "speed.md").read_text(encoding="utf-8")
     assert "python tests/benchmarks/scenes.py --help" in page
     assert "usage: scenes.py" in page
+
+
+def test_the_memory_of_client_and_player_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    import memory
+
+    memory.exchanges(10)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10
+    assert lines[-1].startswith("       10 exchanges: client")

@@ -44,7 +44,8 @@ def exchanges(count: int) -> None:
         pool = PlayerPool(PlayerOptions(file_name=changing_agents_player.launcher(Path(folder)), seed=1))
         try:
             pool.reset()
-            (player,) = (child.pid for child in psutil.Process().children(recursive=True) if "Arena" in child.cmdline())
+            children = psutil.Process().children(recursive=True)
+            (player,) = (child.pid for child in children if "unity_gym.scenes" in child.cmdline())
             empty = {name: table.spec.action_spec.empty_action for name, table in pool.tables.items()}
             first = None
             started = time.monotonic()
