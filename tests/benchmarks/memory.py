@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from small_runs import players_of
 
 from sb3_ext import POCA, PPO, SAC, UnityVecEnv
 from stand_ins import changing_agents_player
@@ -44,8 +45,7 @@ def exchanges(count: int) -> None:
         pool = PlayerPool(PlayerOptions(file_name=changing_agents_player.launcher(Path(folder)), seed=1))
         try:
             pool.reset()
-            children = psutil.Process().children(recursive=True)
-            (player,) = (child.pid for child in children if "unity_gym.scenes" in child.cmdline())
+            (player,) = players_of(psutil.Process())
             empty = {name: table.spec.action_spec.empty_action for name, table in pool.tables.items()}
             first = None
             started = time.monotonic()
@@ -53,7 +53,7 @@ def exchanges(count: int) -> None:
                 pool.step_once({name: make(len(pool.tables[name])) for name, make in empty.items()})
                 pool.pop_stats()  # as all environments do
                 if number % (count // 10) == 0:
-                    held = resident(), resident(player)
+                    held = resident(), resident(player.pid)
                     first = held if first is None else first
                     growth = ", ".join(f"{now - then:+.1f}" for now, then in zip(held, first, strict=True))
                     speed = number / (time.monotonic() - started)

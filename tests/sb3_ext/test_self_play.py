@@ -20,6 +20,7 @@ import psutil
 import pytest
 import torch
 import yaml
+from small_runs import players_of
 from stable_baselines3 import PPO as PlainPPO  # noqa: N811
 from stable_baselines3.common.vec_env import VecNormalize
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -560,10 +561,8 @@ def test_a_player_that_ends_in_the_reset_of_a_team_change_is_launched_again(
 
     def set_team(self: Sampler, team: str, reset: bool = False) -> None:
         if reset and not killed:
-            lines = {child: child.cmdline() for child in psutil.Process().children(recursive=True)}
-            (player,) = (
-                child for child, line in lines.items() if "-c" not in line and "Player-1.log" in " ".join(line)
-            )
+            players = players_of(psutil.Process())
+            (player,) = (player for player in players if "Player-1.log" in " ".join(player.cmdline()))
             player.kill()
             killed.append(player.pid)
         plain(self, team, reset)
