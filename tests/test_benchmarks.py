@@ -1,8 +1,11 @@
-"""The benchmarks' scripts start, and the loops that they measure run."""
+"""The benchmarks' scripts start, and their work runs in small."""
 
 from __future__ import annotations
 
+import os
 import runpy
+import shutil
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -10,7 +13,45 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).with_name("benchmarks")
+REPOSITORY = BENCHMARKS.parents[1]
+MODELS = REPOSITORY.parent / "shared" / "unity" / "models"
 WITHOUT_OPTIONS = {"counting_player.py", "recorded_runs.py", "results.py", "stand_in_player.py"}
+SMALL = [
+    "ablations.py --tables",
+    "client_speed.py --workload 1x8 --seconds 0.05 --rounds 1",
+    "cooperation.py --tables",
+    f"critics.py --model {MODELS / 'PushBlockCollab.onnx'} --buffers 2 --seeds 0 --algorithms PPO",
+    "cue.py --seeds 0 --rollouts cut --limit 500",
+    "devices.py --configs sac/Basic --devices cpu:1 --units 8 --rounds 1",
+    f"fidelity.py PushBlockWithInput {MODELS / 'PushBlock.onnx'} --areas 2 --episodes 1",
+    "fuzz.py --only replies --cases 20",
+    "gait.py Crawler --decisions 5 --areas 1",
+    "gallery.py Basic",
+    "imitation.py --tables",
+    "learner_variants.py poca/DungeonEscape --variants zeros --seeds 0 --steps 500",
+    "learner_variants.py --table",
+    "learning.py ppo/Basic --steps 2000",
+    "learning.py --table",
+    "memory.py exchanges --count 10",
+    "memory.py updates --count 1 --algorithms SAC",
+    "plain_gymnasium.py --environments CartPole-v1 --seeds 0 --steps 200",
+    "player_speed.py --seconds 0.05 --rounds 1",
+    "pool_speed.py --players 1 2 --seconds 0.1 --rounds 1",
+    "profile_agents.py 10 --steps 2 --top 2",
+    "pyramids.py curiosity --steps 1000 --minutes 1",
+    "pyramids.py --tables",
+    "ray_scale.py overhead --seconds 0.1 --rounds 1",
+    f"record_expert.py 3DBall {MODELS / '3DBall.onnx'} 3DBall.demo --episodes 1",
+    "replicas.py --configs ppo/Basic --rounds 1",
+    "scenes.py Basic --seconds 0.1 --rounds 1",
+    "self_play.py --tables",
+    "spin.py --actions 5",
+    "throughput.py --rows ppo/Basic --modes synchronous --seconds 1 --rounds 1",
+    "update.py --configs ppo/Basic sac/Basic --rounds 1",
+]
+"""Commands of the scripts whose work can be made small."""
+LARGE = {"learner_peer.py", "parity.py", "settings_peer.py", "speed.py", "trainers.py"}
+"""Those that need Unity's packages or whole trainings, and the one that runs the others."""
 SCRIPTS = sorted({path.name for path in BENCHMARKS.glob("*.py")} - WITHOUT_OPTIONS)
 
 
@@ -33,21 +74,34 @@ def test_every_script_prints_its_options(
     assert f"usage: {script}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("config", ["ppo/Basic", "sac/Basic"])
-def test_the_measured_updates_and_decisions_run(config: str) -> None:
-    """These loops call private methods in the order of the algorithms."""
-    import devices
-    import update
+def test_every_script_runs_in_small_or_is_named() -> None:
+    assert {command.split()[0] for command in SMALL} | LARGE == set(SCRIPTS)
 
-    model = devices.model_of(config)
-    try:
-        loops = update.sac_loops if config.startswith("sac") else update.on_policy_loops
-        count, measured, bare = loops(model)
-        measured()
-        bare()
-        assert count > 0
-    finally:
-        model.env.close()
+
+@pytest.mark.parametrize("command", SMALL, ids=[" ".join(command.split()[:2]) for command in SMALL])
+def test_a_script_runs_in_small(command: str, tmp_path: Path) -> None:
+    """The script is that of a copy, as some write their figures and images next to themselves."""
+    if str(MODELS) in command and not MODELS.exists():
+        pytest.skip("the models that Unity trained are absent")
+    if command.startswith("ray_scale.py"):
+        pytest.importorskip("ray", reason="the extra ray is not installed")
+    shutil.copytree(BENCHMARKS, tmp_path / "tests" / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "configs", tmp_path / "configs")
+    (tmp_path / "docs" / "images").mkdir(parents=True)
+    script, *options = command.split()
+    ran = subprocess.run(
+        [sys.executable, str(Path("tests", "benchmarks", script)), *options],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(BENCHMARKS.parent)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    if options == ["--tables"]:
+        page = Path("tests", "benchmarks", Path(script).stem, "README.md")
+        assert (tmp_path / page).read_text(encoding="utf-8") == (REPOSITORY / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("config", ["ppo/Basic", "sac/Basic"])
@@ -75,12 +129,3 @@ def test_the_page_of_speed_is_measured_and_written(monkeypatch: pytest.MonkeyPat
     page = (tmp_path / "speed.md").read_text(encoding="utf-8")
     assert "python tests/benchmarks/scenes.py --help" in page
     assert "usage: scenes.py" in page
-
-
-def test_the_memory_of_client_and_player_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    import memory
-
-    memory.exchanges(10)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 10
-    assert lines[-1].startswith("       10 exchanges: client")

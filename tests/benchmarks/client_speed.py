@@ -271,7 +271,8 @@ def print_rows(workload: str, results: dict[str, list[Burst]]) -> None:
 def ratio(client: str, other: str, results: dict[str, list[Burst]]) -> str:
     """Return the ratio of the speeds of two programs, with its quartiles."""
     pairs = zip(results[client], results[other], strict=True)
-    low, middle, high = statistics.quantiles([a["speed"] / b["speed"] for a, b in pairs])
+    ratios = [a["speed"] / b["speed"] for a, b in pairs]
+    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75), method="weibull")
     return f"{middle:.2f} of {other} ({low:.2f} to {high:.2f})"
 
 
