@@ -269,9 +269,9 @@ def test_each_update_equals_plain_ppo(env_id: str) -> None:
     np.testing.assert_allclose(ours.predict(observations, deterministic=True)[0], expected, atol=1e-5)
 
 
-def recurrent_model(**options: Any) -> tuple[PPO, list]:
-    """Return a recurrent model after some updates, and its rollouts."""
-    network = {"hidden_units": 16, "memory_size": 8, "sequence_length": 3}
+def recurrent_model(normalize: bool = False, **options: Any) -> tuple[PPO, list]:
+    """Return a recurrent model and the list of its rollouts."""
+    network = {"hidden_units": 16, "memory_size": 8, "sequence_length": 3, "normalize": normalize}
     env = make_toys(spaces.Discrete(2))
     model = PPO(
         "UnityPolicy",
@@ -291,8 +291,10 @@ def recurrent_model(**options: Any) -> tuple[PPO, list]:
     return model, rollouts
 
 
-def test_each_agent_has_its_own_recurrent_state_which_starts_with_its_episode() -> None:
-    model, rollouts = recurrent_model(n_epochs=1, rollout="cut")
+@pytest.mark.parametrize("normalize", [False, True])
+def test_each_agent_has_its_own_recurrent_state_which_starts_with_its_episode(normalize: bool) -> None:
+    """Also with the statistics of observations that come from the first rollout itself."""
+    model, rollouts = recurrent_model(normalize, n_epochs=1, rollout="cut")
     policy, checked = model.policy, []
     estimate = model._estimate
 

@@ -237,7 +237,10 @@ def assert_one_game(views: Array) -> None:
         assert len(set(views[:, column])) == 1
 
 
-def test_agents_that_join_a_running_match_meet_its_opponents() -> None:
+@pytest.mark.parametrize("joining", [0, 2])
+def test_agents_that_join_a_running_match_meet_its_opponents(joining: int) -> None:
+    """Also in the row of an agent that is no more, before those of the others in the match."""
+
     class Table(SimpleNamespace):
         def __len__(self) -> int:
             return len(self.requests_decision)
@@ -247,8 +250,8 @@ def test_agents_that_join_a_running_match_meet_its_opponents() -> None:
         setattr(empty, name, np.zeros(0, np.int64))
     empty.alive = np.zeros(0, bool)
     table = Table(
-        requests_decision=np.array([True, True, False, True]),
-        alive=np.array([True, True, False, True]),
+        requests_decision=np.arange(4) != joining,
+        alive=np.arange(4) != joining,
         terminated=np.zeros(4, bool),
         truncated=np.zeros(4, bool),
         group=np.array([7, 7, 7, 9]),
@@ -261,7 +264,7 @@ def test_agents_that_join_a_running_match_meet_its_opponents() -> None:
     matchmaker.enter("B?team=0", empty, play)  # type: ignore[arg-type]
     matchmaker.store_outcomes()
     matchmaker.learn("B?team=0")  # samples again for the next matches
-    table.requests_decision[2] = table.alive[2] = table.terminated[3] = True
+    table.requests_decision[joining] = table.alive[joining] = table.terminated[3] = True
     matchmaker.store_outcomes()
     assert [None if opponent is None else opponent.step for opponent in matchmaker.players("A?team=1")] == [0, 0, 0, 2]
 
