@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,16 @@ def documented(*names: str) -> set[str]:
     return keys
 
 
-def logged(model: Any, folder: Path, timesteps: int) -> set[str]:
+def logged_rows(model: Any, folder: Path, timesteps: int) -> list[dict[str, str]]:
+    """Return what the model logs while it learns; values that a row lacks are empty."""
     model.set_logger(configure(str(folder), ["csv"]))
     model.learn(timesteps, log_interval=1)
-    return set((folder / "progress.csv").read_text().splitlines()[0].split(","))
+    with (folder / "progress.csv").open() as table:
+        return list(csv.DictReader(table))
+
+
+def logged(model: Any, folder: Path, timesteps: int) -> set[str]:
+    return set(logged_rows(model, folder, timesteps)[0])
 
 
 def test_ppo_logs_the_values_that_its_page_explains(tmp_path: Path) -> None:
@@ -43,6 +50,12 @@ def test_ppo_logs_the_values_that_its_page_explains(tmp_path: Path) -> None:
 def test_sac_logs_the_values_that_its_page_explains(tmp_path: Path, actions: spaces.Space[Any]) -> None:
     model = SAC("UnitySACPolicy", make_toys(actions), buffer_size=64, batch_size=8, reward_signals=[Extrinsic(), RND()])
     assert logged(model, tmp_path, 48) <= documented("sac", "rnd")
+
+
+def test_sac_logs_the_entropy_of_its_policy(tmp_path: Path) -> None:
+    model = SAC("UnitySACPolicy", make_toys(spaces.Discrete(3)), 1e-9, buffer_size=64, batch_size=8, seed=0)
+    entropies = [float(row["train/entropy"]) for row in logged_rows(model, tmp_path, 48)]
+    assert all(0.1 < entropy <= np.log(3) for entropy in entropies)
 
 
 def test_poca_logs_the_values_that_its_page_explains(tmp_path: Path) -> None:

@@ -398,6 +398,7 @@ def test_agents_act_with_the_previous_policy_until_the_update_ends_or_the_next_i
 
     def checked(rollout: Any) -> None:
         (batch,) = rollout.in_order(len(rollout))
+        assert model._records["rollout/experience_age"] == (len(rollouts) > 1)
         if len(rollouts) > 1:
             torch.testing.assert_close(acting[-2].log_probs(batch), rollout.log_probs)
             assert (policy.log_probs(batch) - rollout.log_probs).abs().max() > 1e-3
