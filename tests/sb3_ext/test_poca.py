@@ -229,11 +229,14 @@ def test_values_baselines_returns_advantages_and_losses_agree_with_a_float64_ref
     assert len(place.happened) == 6
 
 
+@pytest.mark.parametrize(("buffer_size", "updates"), [(250, 2), (30, 8)])
 @pytest.mark.parametrize("rollout", ["trajectories", "cut"])
 def test_the_recurrent_state_of_the_critic_follows_each_member_through_its_episode(
-    rollout: str, monkeypatch: pytest.MonkeyPatch
+    rollout: str, buffer_size: int, updates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = simulation(rollout=rollout, learning_rate=0.0, network={"memory_size": 8, "sequence_length": 4})
+    """Also through updates whose buffers lack the experience of some members."""
+    options = {"learning_rate": 0.0, "buffer_size": buffer_size, "batch_size": min(buffer_size, 90)}
+    place = simulation(rollout=rollout, **options, network={"memory_size": 8, "sequence_length": 4})
     model = place.model
     assert model.policy.group_body.memory is not None
     cell = copy.deepcopy(model.policy.group_body.memory.lstm).double()
@@ -273,8 +276,28 @@ def test_the_recurrent_state_of_the_critic_follows_each_member_through_its_episo
 
     monkeypatch.setattr(model, "_estimate", checked_estimate)
     monkeypatch.setattr(model.policy, "evaluate", checked_evaluate)
+    place.live(updates=updates)
+    assert len(rollouts) == updates
+
+
+def test_recurrent_states_of_the_critic_are_recomputed_with_the_new_weights_between_epochs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = simulation(network={"memory_size": 8, "sequence_length": 4})
+    policy, rollouts = place.model.policy, []
+    estimate = place.model._estimate
+    monkeypatch.setattr(place.model, "_estimate", lambda rollout: rollouts.append(rollout) or estimate(rollout))
     place.live(updates=2)
-    assert len(rollouts) == 2
+    rollout = rollouts[-1]
+    before = rollout.values[..., 0].clone()
+    policy.refresh_memory(rollout)
+    with torch.no_grad():
+        batches = [(batch, policy.evaluate(batch)[0][..., 0]) for batch in rollout.shuffled(90, 4, drop_last=False)]
+    expected = policy.group_values(rollout)[0][..., 0]
+    assert (expected - before).abs().max() > 1e-2
+    for batch, values in batches:
+        valid = slice(None) if batch.valid is None else batch.valid
+        torch.testing.assert_close(values[valid], expected[batch.index][valid], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("members", range(1, 8))
