@@ -447,6 +447,17 @@ def test_agents_that_decide_in_turn_are_reported_unless_each_acts_when_it_decide
     env.close()
 
 
+def test_players_whose_agents_decide_at_different_times_are_not_reported(tmp_path: Path) -> None:
+    """Each player is stepped until its own agents decide, so that none of them repeats an action unseen."""
+    env = UnityVecEnv(file_name=scripted_player.launcher(tmp_path, "periods"), num_envs=2, n_instances=2)
+    env.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*different times")
+        for _ in range(3):
+            env.step(np.zeros((2, 1), np.float32))
+    env.close()
+
+
 def test_the_memory_of_an_agent_advances_with_its_own_decisions(tmp_path: Path) -> None:
     env = UnityVecEnv(file_name=scripted_player.launcher(tmp_path, "turns"), num_envs=2, wait_for="any")
     model = UnityPPO("UnityPolicy", env, device="cpu", policy_kwargs={"memory_size": 8, "hidden_units": 8})

@@ -138,6 +138,15 @@ def turns() -> Script:
         yield {"Walker": [Agent(1 + agent, {"vector": [decisions[agent], 1.0]}) for agent in due]}
 
 
+def periods() -> Script:
+    """An agent that decides in each exchange, or, in the second player, in every other one."""
+    is_second = any("player-1-" in argument for argument in sys.argv)  # in the name of its log
+    while True:
+        yield {"Walker": [Agent(1)]}
+        if is_second:
+            yield {"Walker": []}
+
+
 def chess() -> Script:
     """The agent of the second team appears with its first turn."""
     yield {"Chess?team=0": [Agent(1)], "Chess?team=1": []}
@@ -157,7 +166,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     script.__name__: script
     for script in (
         *(camera, late_camera, empty_grid, freeze, unsorted_sensors, entities, pause, short),
-        *(manager, turns, chess, silence),
+        *(manager, turns, periods, chess, silence),
     )
 }
 
