@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sb3_ext import GAIL, POCA, PPO, RND, BehavioralCloning, Curiosity, Extrinsic, OnnxPolicy, UnityVecEnv
 from sb3_ext.agents import SpaceAdapter, VecEnvAgents
 from sb3_ext.group_index import GroupIndex
-from sb3_ext.groups import GroupTrajectoryBuffer
+from sb3_ext.groups import GroupTrajectories, GroupTrajectoryBuffer
 from sb3_ext.learn import main
 from sb3_ext.networks import NetworkSettings
 from sb3_ext.networks.group import GroupBody
 from stand_ins import sacrifice_player
-from stand_ins.group_simulation import ACTIONS, SCALE, GroupSimulation, make
+from stand_ins.group_simulation import ACTIONS, SCALE, Decision, GroupSimulation, make
 from stand_ins.toy_environments import HYBRID, SPACES, make_toys
 from unity_gym.demonstrations import DemonstrationWriter
 from unity_gym.errors import UnityGymError
@@ -227,6 +228,47 @@ def test_values_baselines_returns_advantages_and_losses_agree_with_a_float64_ref
     assert sizes >= set(range(1, 8))
     assert min(place.happened.values()) >= 3
     assert len(place.happened) == 6
+
+
+def groups_of(experience: GroupTrajectories) -> tuple[dict[float, set], dict[float, set]]:
+    """Return members at each decision, and those after each trajectory, by the decision's first observed number."""
+
+    def facts(arrays: dict[str, Array]) -> list[tuple[float, ...]]:
+        return list(map(tuple, np.hstack([arrays["observation_0"], arrays.get("action", np.zeros((0, 0)))]).tolist()))
+
+    own = facts(experience.decisions)
+    known = own + facts(experience.context)
+    members: dict[int, set] = {}
+    for state, decision in experience.members.tolist():
+        members.setdefault(state, set()).add(known[decision])
+    ends: dict[float, set] = {}
+    last = np.cumsum(experience.lengths) - 1
+    for trajectory, row in experience.end_members.tolist():
+        seen = tuple(experience.end_states["observation_0"][row].tolist())
+        ends.setdefault(own[last[trajectory]][0], set()).add(seen)
+    states = experience.decisions["state"].tolist()
+    return {decision[0]: members[state] for decision, state in zip(own, states, strict=True)}, ends
+
+
+def test_joined_experience_keeps_the_groups_of_each_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[GroupTrajectories] = []
+    for sampler in range(2):
+        place = simulation(sampler)
+        add = place.model.add
+
+        def noting(part: GroupTrajectories, add: Any = add, sampler: int = sampler) -> None:
+            parts.append(replace(part, ends=part.ends | {"row": part.ends["row"] + 100 * sampler}))
+            add(part)
+
+        monkeypatch.setattr(place.model, "add", noting)
+        place.decisions = [Decision(np.zeros(3), -1, -1, [])] * (10_000 * sampler)  # so that all numbers differ
+        place.live(updates=3)
+    joined = GroupTrajectories.join(parts)
+    found = groups_of(joined)
+    for kind in range(2):
+        expected = {number: those for part in parts for number, those in groups_of(part)[kind].items()}
+        assert len(expected) > 100
+        assert found[kind] == expected
 
 
 @pytest.mark.parametrize(("buffer_size", "updates"), [(250, 2), (30, 8)])
