@@ -323,6 +323,10 @@ def test_wrong_calls_raise_with_the_cause(arena: UnityParallelEnv) -> None:
     actions = zeros(arena)
     with pytest.raises(ActionError, match=r"missing are \['keeper_0_0'\], unknown are \['goalie_9_9'\]"):
         arena.step({agent: actions[agent] for agent in STRIKERS} | {"goalie_9_9": 0})
+    with pytest.raises(ActionError, match=r"missing are \['keeper_0_0'\], unknown are \[\]"):
+        arena.step({agent: actions[agent] for agent in STRIKERS})
+    with pytest.raises(ActionError, match=r"missing are \[\], unknown are \['goalie_9_9'\]"):
+        arena.step(actions | {"goalie_9_9": 0})
     with pytest.raises(ActionError, match=rf"{STRIKERS[1]}: .*must fit MultiDiscrete.*got array\(\[0, 0, 0\]\)"):
         arena.step(actions | {STRIKERS[1]: np.zeros(3, np.int64)})
     with pytest.raises(ActionError, match=rf"{STRIKERS[0]}: .*must fit MultiDiscrete.*got None"):
