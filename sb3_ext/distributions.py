@@ -248,15 +248,13 @@ class SquashedActions:
             self._branches = Branches(spec.discrete_branches, logits, masks)
             self.log_probs = concatenate(self._branches.log_probs)
 
-    def rsample(self, noise: torch.Tensor | None = None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def rsample(self, noise: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return sampled continuous actions (n, continuous) in `[-1, 1]`, and their log-density (n, 1).
 
-        :param noise: Standard normal noise (n, continuous); None to sample it.
+        :param noise: Standard normal noise (n, continuous).
         """
         if self.mean is None or self.log_std is None:
             return None, None
-        if noise is None:
-            noise = torch.randn_like(self.mean)
         raw = torch.addcmul(self.mean, self.log_std.exp(), noise)
         # log N(raw) − Σ log(1 − tanh²(raw)), where log(1 − tanh²(x)) = 2 (log 2 − x − softplus(−2 x))
         correction = 2 * (raw + nn.functional.softplus(-2 * raw))
