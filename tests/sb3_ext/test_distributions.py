@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sb3_ext.distributions import ActionDistribution
+from sb3_ext.distributions import ActionDistribution, SquashedActionHead
 from unity_gym.specs import ActionSpec
 
 SPECS = [ActionSpec(3, ()), ActionSpec(0, (4,)), ActionSpec(0, (3, 2)), ActionSpec(2, (3, 4))]
@@ -76,3 +76,8 @@ def test_heads_start_small_and_with_a_standard_deviation_of_one() -> None:
     assert head.mean.weight.std().item() == pytest.approx(0.2 / 20, rel=0.03)
     assert head.logits.weight.std().item() == pytest.approx(0.1 / 20, rel=0.03)
     assert not head.log_std.any()
+    squashed = SquashedActionHead(400, ActionSpec(300, (200, 100)))
+    for layer, gain in ((squashed.mean, 0.2), (squashed.log_std, 0.2), (squashed.logits, 0.1)):
+        assert layer is not None
+        assert layer.weight.std().item() == pytest.approx(gain / 20, rel=0.03)
+        assert not layer.bias.any()

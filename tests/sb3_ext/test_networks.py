@@ -59,6 +59,7 @@ def test_visual_encoders_have_unitys_layers(kind: str, side: int, convolutions: 
     assert found[: len(convolutions)] == convolutions
     dense = next(module for module in modules if isinstance(module, torch.nn.Linear))
     assert dense.weight.shape == (32, flat)
+    assert dense.weight.std().item() == pytest.approx(1.41 / flat**0.5, rel=0.1)
     images = torch.randint(0, 256, (2, 3, side, side), dtype=torch.uint8)
     features, _ = net([images])
     assert features.shape == (2, 32)
@@ -70,6 +71,14 @@ def test_images_too_small_for_their_encoder_raise_with_the_minimum() -> None:
         body(sensor(3, 16, 16), vis_encode_type="simple")
     with pytest.raises(InvalidValueError, match="nature_cnn"):
         body(sensor(3, 84, 84), vis_encode_type="nature")
+
+
+def test_attention_starts_with_small_weights() -> None:
+    net = body(sensor(60), sensor(6, 60, variable=True))
+    layers = [module for module in net.attention.modules() if isinstance(module, torch.nn.Linear)]
+    assert len(layers) == 6
+    for layer in layers:
+        assert layer.weight.std().item() == pytest.approx((0.125 / 128) ** 0.5, rel=0.03)
 
 
 def test_absent_entities_and_the_order_of_entities_have_no_effect() -> None:
