@@ -73,6 +73,21 @@ def test_images_too_small_for_their_encoder_raise_with_the_minimum() -> None:
         body(sensor(3, 84, 84), vis_encode_type="nature")
 
 
+def test_a_goal_that_is_an_image_trains_its_encoder() -> None:
+    net = body(sensor(1, 8, 8, kind=GOAL), sensor(4), vis_encode_type="match3", hidden_units=8).double()
+    observations = [torch.rand(5, 1, 8, 8, dtype=torch.float64), torch.rand(5, 4, dtype=torch.float64)]
+    weight = net.encoders[0][0].weight
+
+    def output(change: float) -> torch.Tensor:
+        with torch.no_grad():
+            weight[0, 0, 1, 1] += change
+        return net(observations)[0].square().sum()
+
+    output(0).backward()
+    slope = (output(1e-5) - output(-2e-5)).item() / 2e-5
+    assert weight.grad[0, 0, 1, 1].item() == pytest.approx(slope, rel=1e-4)
+
+
 def test_attention_starts_with_small_weights() -> None:
     net = body(sensor(60), sensor(6, 60, variable=True))
     layers = [module for module in net.attention.modules() if isinstance(module, torch.nn.Linear)]
