@@ -192,6 +192,15 @@ def test_the_forget_gate_starts_at_one() -> None:
     np.testing.assert_array_equal(bias.detach().numpy(), np.repeat([0, 1, 0, 0], 6))
 
 
+def test_each_gate_of_the_memory_starts_with_xavier_weights() -> None:
+    """Glorot and Bengio 2010: uniform up to √(6 / (inputs + outputs))."""
+    lstm = body(sensor(3), memory_size=60, hidden_units=90).memory.lstm
+    for weight in (lstm.weight_ih_l0, lstm.weight_hh_l0):
+        for gate in weight.chunk(4):
+            assert gate.shape == (30, weight.shape[1])
+            assert gate.abs().max().item() == pytest.approx((6 / sum(gate.shape)) ** 0.5, rel=0.02)
+
+
 def test_running_statistics_are_those_of_all_rows_at_once() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(1e4, 0.01, (30_000, 2)).astype(np.float32)
