@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecMonitor
 
 from sb3_ext import BC, POCA, PPO, RND, SAC, Curiosity, Extrinsic, UnityVecEnv
 from stand_ins.toy_environments import HYBRID, make_toys
@@ -28,10 +29,10 @@ def documented(*names: str) -> set[str]:
     return keys
 
 
-def logged_rows(model: Any, folder: Path, timesteps: int) -> list[dict[str, str]]:
+def logged_rows(model: Any, folder: Path, timesteps: int, log_interval: int = 1) -> list[dict[str, str]]:
     """Return what the model logs while it learns; values that a row lacks are empty."""
     model.set_logger(configure(str(folder), ["csv"]))
-    model.learn(timesteps, log_interval=1)
+    model.learn(timesteps, log_interval=log_interval)
     with (folder / "progress.csv").open() as table:
         return list(csv.DictReader(table))
 
@@ -56,6 +57,14 @@ def test_sac_logs_the_entropy_of_its_policy(tmp_path: Path) -> None:
     model = SAC("UnitySACPolicy", make_toys(spaces.Discrete(3)), 1e-9, buffer_size=64, batch_size=8, seed=0)
     entropies = [float(row["train/entropy"]) for row in logged_rows(model, tmp_path, 48)]
     assert all(0.1 < entropy <= np.log(3) for entropy in entropies)
+
+
+def test_sac_logs_once_per_interval_of_episodes(tmp_path: Path) -> None:
+    env = VecMonitor(make_toys(spaces.Discrete(3)))
+    model = SAC("UnitySACPolicy", env, buffer_size=64, batch_size=8, seed=0)
+    episodes = [int(row["time/episodes"]) for row in logged_rows(model, tmp_path, 300, log_interval=10)]
+    assert len(episodes) >= 3
+    assert [count // 10 for count in episodes] == list(range(1, len(episodes) + 1))
 
 
 def test_poca_logs_the_values_that_its_page_explains(tmp_path: Path) -> None:
