@@ -231,6 +231,16 @@ def test_peeking_returns_all_outcomes_and_changes_nothing() -> None:
     compare(taken(experience), log, 4)
 
 
+def test_a_decision_is_open_until_it_has_its_outcome() -> None:
+    scene, experience = Scene(1), TrajectoryBuffer(4, memory_size=2)
+    assert not experience.has_open_decisions
+    action = np.zeros((1, 2), np.float32)
+    experience.store_decisions(scene, np.zeros(1, int), action, action, action)
+    assert experience.has_open_decisions
+    experience.store_outcomes(scene, action)
+    assert not experience.has_open_decisions
+
+
 def test_decisions_that_are_not_stored_leave_no_gap_in_a_trajectory() -> None:
     scene, experience, log = Scene(3), TrajectoryBuffer(None, memory_size=2), {}
     play(scene, experience, 20, log)
