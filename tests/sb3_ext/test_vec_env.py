@@ -431,25 +431,18 @@ def test_the_actions_that_unity_receives_behind_a_wrapper_are_recorded(tmp_path:
     np.testing.assert_allclose(demonstration.actions.continuous, 0.25)
 
 
-def test_agents_that_decide_in_turn_are_reported_unless_each_acts_when_it_decides(tmp_path: Path) -> None:
-    build = scripted_player.launcher(tmp_path, "turns")
-    env = UnityVecEnv(file_name=build, num_envs=2)
+def test_agents_that_decide_in_turn_are_reported(tmp_path: Path) -> None:
+    env = UnityVecEnv(file_name=scripted_player.launcher(tmp_path, "turns"), num_envs=2)
     env.reset()
     with pytest.warns(UserWarning, match=r"requested decisions at different times.*pass wait_for=\"any\""):
         env.step(np.zeros((2, 1), np.float32))
     env.close()
-    env = UnityVecEnv(file_name=build, num_envs=2, wait_for="any")
-    env.reset()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*different times")
-        for _ in range(3):
-            env.step(np.zeros((2, 1), np.float32))
-    env.close()
 
 
-def test_players_whose_agents_decide_at_different_times_are_not_reported(tmp_path: Path) -> None:
-    """Each player is stepped until its own agents decide, so that none of them repeats an action unseen."""
-    env = UnityVecEnv(file_name=scripted_player.launcher(tmp_path, "periods"), num_envs=2, n_instances=2)
+@pytest.mark.parametrize(("script", "options"), [("turns", {"wait_for": "any"}), ("periods", {"n_instances": 2})])
+def test_agents_are_not_reported_if_each_acts_when_it_decides(tmp_path: Path, script: str, options: Any) -> None:
+    """Also if two players decide at different times: each is stepped until its own agents decide."""
+    env = UnityVecEnv(file_name=scripted_player.launcher(tmp_path, script), num_envs=2, **options)
     env.reset()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*different times")
