@@ -6,6 +6,7 @@ declare -A packages=(
   [agilerl]="agilerl peft"
   [benchmarl]="benchmarl"
   [cleanrl]=""
+  [evotorch]="evotorch"
   [minari_collector]="minari[create]"
   [rl_games]="rl-games tensorboardX setproctitle"
   [rl_zoo]="rl_zoo3"
