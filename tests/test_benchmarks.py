@@ -33,6 +33,7 @@ SMALL = {
     "learning.py --table": "",
     "memory.py exchanges --count 10": "       10 exchanges: client",
     "memory.py updates --count 1 --algorithms SAC": "SAC:    1 buffers of 240: learner ",
+    "parity.py --configs ppo/3DBall --seeds 0 --timesteps 6000": "| threaded | inf |",
     "plain_gymnasium.py --environments CartPole-v1 --seeds 0 --steps 200": "| CartPole-v1 | | mean |",
     "player_speed.py --seconds 0.05 --rounds 1": "| `16x84x84 camera` | grpcio |",
     "pool_speed.py --players 1 2 --seconds 0.1 --rounds 1": "| send/receive | 2 |",
@@ -49,8 +50,8 @@ SMALL = {
     "update.py --configs ppo/Basic sac/Basic --rounds 1": "| sac/Basic | 64 |",
 }
 """Commands of the scripts whose work can be made small, and parts of what they print. `MODELS` is the folder."""
-OTHERS = {"fuzz.py", "learner_peer.py", "parity.py", "settings_peer.py", "speed.py", "trainers.py"}
-"""Those that have a test of their own (fuzz, speed), or need Unity's packages or whole trainings."""
+OTHERS = {"fuzz.py", "learner_peer.py", "settings_peer.py", "speed.py", "trainers.py"}
+"""Those that have a test of their own (fuzz, speed), or need Unity's packages."""
 SCRIPTS = sorted({path.name for path in BENCHMARKS.glob("*.py")} - WITHOUT_OPTIONS)
 
 

@@ -1,9 +1,10 @@
 """Timesteps to a reward with one synchronous sampler, with two sampler processes, and with `threaded: true`.
 
-    python tests/benchmarks/parity.py [--seeds 0 1 2] [--configs ppo/3DBall ppo/PushBlock sac/3DBall]
+    python tests/benchmarks/parity.py [--seeds 0 1 2] [--configs ppo/3DBall ppo/PushBlock sac/3DBall] [--timesteps N]
 
 Each run has two players and the settings of a file in `configs`, and is stopped at the first summary whose mean reward
-reaches the threshold. Timesteps are those of the summary, so that other work on the machine does not matter.
+reaches the threshold. Timesteps are those of the summary, so that other work on the machine does not matter;
+`inf` if the run ended before.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ CASES = {
 MODES = {"synchronous": (), "--num-workers 2": ("--num-workers=2",), "threaded": ()}
 
 
-def timesteps(config: str, mode: str, seed: int) -> float:
-    """Return the timesteps to the threshold; infinite where it was not reached in time."""
+def timesteps(config: str, mode: str, seed: int, limit: int | None) -> float:
+    """Return the timesteps to the threshold; infinite if the run ended before, in time or at this limit."""
     threshold, summary_freq, first = CASES[config]
     scene = config.partition("/")[2]
     settings = yaml.safe_load((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"))
-    settings["behaviors"][scene] |= {"summary_freq": summary_freq, "threaded": mode == "threaded"}
+    behavior = settings["behaviors"][scene]
+    behavior |= {"summary_freq": summary_freq, "threaded": mode == "threaded"}
+    if limit is not None:
+        behavior["max_steps"] = limit
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "settings.yaml")
         path.write_text(yaml.safe_dump(settings), encoding="utf-8")
@@ -49,12 +53,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--configs", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument(
+        "--timesteps", type=int, help="limit of each run, with at least one summary (default: max_steps)"
+    )
     arguments = parser.parse_args()
     print("| settings | mode | timesteps by seed | median | of synchronous |\n|---|---|---|---|---|")
     for config in arguments.configs:
         medians: dict[str, float] = {}
         for mode in MODES:
-            found = [timesteps(config, mode, seed) for seed in arguments.seeds]
+            found = [timesteps(config, mode, seed, arguments.timesteps) for seed in arguments.seeds]
             medians[mode] = statistics.median(found)
             ratio = medians[mode] / medians["synchronous"]
             each = ", ".join(f"{steps:,.0f}" for steps in found)
