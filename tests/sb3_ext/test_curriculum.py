@@ -166,6 +166,25 @@ def test_lessons_come_one_after_another_and_the_last_never_ends() -> None:
     assert not ParameterCurriculum("height", ends).is_complete(after([9]))
 
 
+@pytest.mark.parametrize(
+    ("criteria", "before", "completes"),
+    [
+        ({"threshold": 2, "min_lesson_length": 3}, [9.0, 9.0], True),  # the third episode
+        ({"threshold": 4, "min_lesson_length": 3}, [0.0, 0.0], False),  # a mean of 3
+        ({"threshold": 7, "min_lesson_length": 1}, [0.0], False),  # smoothed, 0.75 times 9
+        ({"threshold": 0.5, "min_lesson_length": 3, "measure": "progress"}, [0.0, 0.0], True),
+    ],
+)
+def test_a_resumed_lesson_continues_with_its_episodes(
+    criteria: dict[str, Any], before: list[float], completes: bool
+) -> None:
+    status: dict[str, Any] = {}
+    height = course(criteria, status=status)
+    assert not height.is_complete(after(before, 0.6))
+    height.report()
+    assert course(criteria, status=json.loads(json.dumps(status))).is_complete(after([9], 0.6)) is completes
+
+
 @pytest.mark.parametrize("number", [2, -1, "first", None])
 def test_a_missing_lesson_raises(number: Any) -> None:
     with pytest.raises(UnityGymError, match=r"in lesson .* of environment_parameters\.height, which has 2 in the set"):
@@ -223,6 +242,7 @@ def test_players_sample_the_given_distributions_with_different_seeds(tmp_path: P
         "gap": {"sampler_type": "multirangeuniform", "sampler_parameters": {"intervals": [[0, 1], [4, 5]]}},
         "twin": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0, "max_value": 1, "seed": 7}},
         "other": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0, "max_value": 1, "seed": 7}},
+        "next": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0, "max_value": 1, "seed": 8}},
     }
     settings = settings_of(tmp_path, parameters)
     curricula, scene = EnvironmentParameterManager(settings, Run(settings)), Scene(2)
@@ -230,7 +250,7 @@ def test_players_sample_the_given_distributions_with_different_seeds(tmp_path: P
     assert curricula.stats == {}
     curricula.send(scene.pool)
     assert [column.tolist() for column in scene.draw("gravity", 2)] == [[9.5, 9.5]] * 2
-    mass, wind, gap, twin, other = (scene.draw(name, 4000) for name in list(parameters)[1:])
+    mass, wind, gap, twin, other, following = (scene.draw(name, 4000) for name in list(parameters)[1:])
     for player in range(2):
         assert kolmogorov_smirnov(mass[player], uniform(0.5, 10)) < 1.63
         assert abs(wind[player].mean() - 3) < 0.1
@@ -240,6 +260,7 @@ def test_players_sample_the_given_distributions_with_different_seeds(tmp_path: P
     assert not np.array_equal(mass[0], mass[1])
     assert np.array_equal(twin[0], other[0])
     assert not np.array_equal(twin[0], twin[1])
+    assert np.array_equal(twin[1], following[0]), "player i samples with seed + i"
 
 
 LESSONS = {
@@ -274,6 +295,7 @@ def test_a_new_lesson_is_sent_to_players_and_restarts_the_episode_counts_of_all_
     curricula, scene = EnvironmentParameterManager(settings, Run(settings)), Scene()
     curricula.send(scene.pool)
     assert curricula.constants == {"width": 1}
+    assert [value.seed for value in curricula.values()] == [4, 6], "each lesson has a seed of its own"
     low = scene.draw("height", 100)[0]
     assert 0 <= low.min() < low.max() <= 1
     assert curricula.advance(after([0])) == ([], False)
@@ -288,6 +310,7 @@ def test_a_new_lesson_is_sent_to_players_and_restarts_the_episode_counts_of_all_
     curricula.send(scene.pool, ["width"])
     wide = scene.draw("width", 100)[0]
     assert 2 <= wide.min() < wide.max() <= 3
+    assert [value.seed for value in curricula.values()] == [5, 7]
 
 
 def test_the_randomized_3dball_has_balls_of_the_given_sizes(tmp_path: Path) -> None:

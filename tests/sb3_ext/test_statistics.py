@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sb3_ext.learn import main
+from sb3_ext.plugins import StatsWriter
 from sb3_ext.run_logs import Timers
 from sb3_ext.statistics import Statistics
 from stand_ins import changing_agents_player, classroom_player
@@ -50,6 +51,50 @@ def test_statistics_of_the_scene_are_aggregated_over_the_summary(tmp_path: Path,
     assert len(calls) == 1, "each once per step"
     first = changing_agents_player.first_number(np.random.default_rng(SEED))  # of the first player
     assert [value - first for value in latest] == pytest.approx([50, 100], abs=20)
+
+
+class Written(StatsWriter):
+    def write_stats(self, behavior: str, step: int, stats: Mapping[str, float]) -> None:
+        self.stats = dict(stats)
+
+
+def test_episodes_and_records_are_aggregated_as_in_unitys_trainer() -> None:
+    writer = Written()
+    statistics = Statistics(None, 0, ["extrinsic", "curiosity"], [writer])
+    statistics.add_episodes(
+        {
+            "reward": np.array([1.0, 2.0, 3.0]),
+            "group_reward": np.array([0.0, 4.0, 8.0]),
+            "length": np.array([3, 4, 5]),
+            "is_whole": np.array([True, False, True]),
+            "is_group_end": np.array([False, False, True]),
+        },
+        strength=0.5,
+    )
+    statistics.add_records(
+        {
+            "train/curiosity_reward": 0.25,
+            "train/curiosity_forward_loss": 7.0,
+            "train/policy_gradient_loss": -2.0,
+            "train/entropy": -1.0,
+            "rollout/extrinsic_reward": 9.0,
+            "time/fps": 60.0,
+        }
+    )
+    assert statistics.returns == [1, 11], "without the member that ended before its group"
+    statistics.write("B", 100, Timers())
+    assert writer.stats == pytest.approx(
+        {
+            "Environment/Cumulative Reward": 2,
+            "Environment/Group Cumulative Reward": 8,
+            "Environment/Episode Length": 3,  # without the decision after which the episode ended
+            "Policy/Extrinsic Reward": 3,  # half of the mean of 1, 6 and 11
+            "Policy/Curiosity Reward": 1,  # 4 decisions of 0.25
+            "Losses/Curiosity Forward Loss": 7,
+            "Losses/Policy Loss": 2,
+            "Policy/Entropy": -1,
+        }
+    )
 
 
 def test_a_complete_behavior_gathers_no_more_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
