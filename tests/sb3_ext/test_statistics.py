@@ -55,7 +55,7 @@ def test_statistics_of_the_scene_are_aggregated_over_the_summary(tmp_path: Path,
 
 class Written(StatsWriter):
     def write_stats(self, behavior: str, step: int, stats: Mapping[str, float]) -> None:
-        self.stats = dict(stats)
+        self.behavior, self.step, self.stats = behavior, step, stats
 
 
 def test_episodes_and_records_are_aggregated_as_in_unitys_trainer() -> None:
@@ -83,6 +83,7 @@ def test_episodes_and_records_are_aggregated_as_in_unitys_trainer() -> None:
     )
     assert statistics.returns == [1, 11], "without the member that ended before its group"
     statistics.write("B", 100, Timers())
+    assert (writer.behavior, writer.step) == ("B", 100)
     assert writer.stats == pytest.approx(
         {
             "Environment/Cumulative Reward": 2,
