@@ -628,6 +628,20 @@ def test_a_failing_update_next_to_the_policy_ends_the_training(monkeypatch: pyte
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("signals")]
 
 
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_an_update_that_fails_after_the_last_epoch_has_started_raises(in_thread: bool) -> None:
+    class FailsAtOnce(Curiosity):
+        def update(self, batch: Decisions) -> dict[str, torch.Tensor]:
+            raise ZeroDivisionError(f"with {len(batch)} decisions")
+
+    batch = filled_up(make_rollout(VECTORS))
+    with (
+        pytest.raises(ZeroDivisionError, match=f"with {len(batch)} decisions"),
+        SignalUpdates([FailsAtOnce()], defaultdict(list), in_thread) as updates,
+    ):
+        updates.add(batch)
+
+
 def test_an_interrupt_of_the_policy_cancels_the_updates_of_signals() -> None:
     started, release, log = threading.Event(), threading.Event(), defaultdict(list)
 
