@@ -305,6 +305,29 @@ def test_each_agent_keeps_its_state_of_a_recurrent_teacher_of_sb3_contrib() -> N
     env.close()
 
 
+def test_a_reset_and_unrecorded_decisions_end_trajectories_of_a_teacher() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", seed=0)
+    table, agents = env.table, env.num_envs
+    teacher = Teacher(lambda seen: np.zeros((len(seen), 2), np.float32), table.spec, env.layout)
+    table.requests_decision[:] = True
+
+    def act(times: int) -> None:
+        for _ in range(times):
+            teacher.select_actions(table)
+
+    act(3)
+    teacher.start_episodes()
+    act(2)
+    teacher.stop()
+    act(1)
+    teacher.start()
+    act(4)
+    rollout, numbers = teacher.recorded()
+    assert rollout.lengths.tolist() == [3] * agents + [2] * agents + [4] * agents
+    assert sorted(numbers.tolist()) == list(range(9 * agents))
+    env.close()
+
+
 def test_a_saved_model_continues_with_the_teacher_that_load_gets(tmp_path: Path) -> None:
     env = UnityVecEnv("Unity-Basic-v0", seed=0)
     model = BC("UnityPolicy", env, teacher=Right(), teacher_steps_per_epoch=40, policy_kwargs=SMALL, device="cpu")
