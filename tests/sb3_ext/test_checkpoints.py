@@ -374,6 +374,21 @@ def test_each_checkpoint_has_its_network_wherever_a_save_is_interrupted(
     assert number > 4  # the network, the checkpoint, and both of the one before
 
 
+@pytest.mark.parametrize(("keep", "kept"), [(-1, [0, 10, 20]), (0, [0, 10, 20]), (1, [20]), (2, [10, 20])])
+def test_the_newest_checkpoints_remain(keep: int, kept: list[int], tmp_path: Path) -> None:
+    model = PPO.from_spec("UnityPolicy", BehaviorSpec([sensor(4)], ActionSpec(0, (2,))), device="cpu")
+    checkpoints = Checkpoints(tmp_path, keep)
+    for step in (0, 10, 20):
+        model.num_timesteps = step
+        checkpoints.save(model, reward=step / 10)
+    assert list(checkpoints.by_step()) == kept
+    assert [(entry["steps"], entry["reward"]) for entry in checkpoints.status["checkpoints"]] == [
+        (step, step / 10) for step in kept
+    ]
+    names = {f"{tmp_path.name}-{step}.{suffix}" for step in kept for suffix in ("zip", "onnx")}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
 def test_a_second_save_at_a_timestep_that_fails_keeps_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
