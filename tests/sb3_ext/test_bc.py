@@ -305,7 +305,7 @@ def test_each_agent_keeps_its_state_of_a_recurrent_teacher_of_sb3_contrib() -> N
     env.close()
 
 
-def test_a_reset_and_unrecorded_decisions_end_trajectories_of_a_teacher() -> None:
+def test_clearing_a_reset_and_unrecorded_decisions_end_trajectories_of_a_teacher() -> None:
     env = UnityVecEnv("Unity-3DBall-v0", seed=0)
     table, agents = env.table, env.num_envs
     teacher = Teacher(lambda seen: np.zeros((len(seen), 2), np.float32), table.spec, env.layout)
@@ -315,6 +315,8 @@ def test_a_reset_and_unrecorded_decisions_end_trajectories_of_a_teacher() -> Non
         for _ in range(times):
             teacher.select_actions(table)
 
+    act(1)
+    teacher.clear()
     act(3)
     teacher.start_episodes()
     act(2)
@@ -324,7 +326,7 @@ def test_a_reset_and_unrecorded_decisions_end_trajectories_of_a_teacher() -> Non
     act(4)
     rollout, numbers = teacher.recorded()
     assert rollout.lengths.tolist() == [3] * agents + [2] * agents + [4] * agents
-    assert sorted(numbers.tolist()) == list(range(9 * agents))
+    assert sorted(numbers.tolist()) == list(range(agents, 10 * agents))
     env.close()
 
 
