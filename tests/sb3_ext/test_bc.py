@@ -166,6 +166,33 @@ def test_standard_deviations_are_those_of_the_expert(tmp_path: Path) -> None:
         np.testing.assert_allclose(drawn.std(0), (0.05, 0.2), rtol=0.25)  # from the 100 decisions of the validation set
 
 
+def test_the_progress_bar_of_each_learning_shows_its_own_decisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bars = []
+
+    class Bar:
+        def __init__(self, total: int) -> None:
+            self.total, self.n = total, 0
+            bars.append(self)
+
+        def update(self, decisions: int) -> None:
+            self.n += decisions
+
+        def refresh(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("stable_baselines3.common.callbacks.tqdm", Bar)
+    model = BC("UnityPolicy", None, demonstrations=record(tmp_path / "toy.demo"), policy_kwargs=SMALL, device="cpu")
+    learned = []
+    for _ in range(2):
+        before = model.num_timesteps
+        model.learn(200, reset_num_timesteps=False, progress_bar=True)
+        learned.append(model.num_timesteps - before)
+    assert [(bar.total, bar.n) for bar in bars] == [(200, decisions) for decisions in learned]
+
+
 def test_bc_is_an_sb3_algorithm(tmp_path: Path) -> None:
     path = record(tmp_path / "toy.demo")
     model = BC("UnityPolicy", None, demonstrations=path, policy_kwargs={**SMALL, "normalize": True}, device="cpu")

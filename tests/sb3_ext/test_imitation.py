@@ -138,6 +138,7 @@ def test_an_update_changes_only_the_actor_with_the_given_hyperparameters(tmp_pat
     losses = [cloning.update(steps)["loss"].item() for steps in range(0, 1000, 10)]
     assert losses[-1] < losses[0] - 0.1
     assert {int(state["step"]) for state in cloning.optimizer.state.values()} == {100 * 2 * 2}
+    assert [group["lr"] for group in cloning.optimizer.param_groups] == pytest.approx([2e-3 * 10 / 1000])
     changed = {
         name.partition(".")[0] for name, value in policy.state_dict().items() if not torch.equal(before[name], value)
     }
