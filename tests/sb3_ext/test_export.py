@@ -540,11 +540,12 @@ def test_files_of_version_2_return_actions(name: str, sizes: tuple[int, ...], ac
 
 
 def test_cameras_of_version_2_have_their_own_inputs_and_vectors_share_one(tmp_path: Path) -> None:
-    one = make_policy([CAMERA, sensor(5)], CONTINUOUS, {})
+    small = sensor(1, 20, 20)
+    one = make_policy([CAMERA, small, sensor(5)], CONTINUOUS, {})
     path = tmp_path / "model.onnx"
     export_onnx(one, path)
     model = onnx.load(path)
-    names = {"obs_0": "visual_observation_0", "obs_1": "vector_observation"}
+    names = {"obs_0": "visual_observation_0", "obs_1": "visual_observation_1", "obs_2": "vector_observation"}
     for value in model.graph.input:
         value.name = names[value.name]
     for node in model.graph.node:
@@ -552,15 +553,16 @@ def test_cameras_of_version_2_have_their_own_inputs_and_vectors_share_one(tmp_pa
     version = next(constant for constant in model.graph.initializer if constant.name == "version_number")
     version.CopyFrom(onnx.numpy_helper.from_array(np.array([2], np.float32), "version_number"))
     onnx.save(model, path)
-    camera, vector = observations_of(one, 4, 0)
-    expected, _ = one.predict({CAMERA.name: camera, "vector": vector}, deterministic=True)
-    split = BehaviorSpec([sensor(2), CAMERA, sensor(3)], CONTINUOUS)
+    first, second, vector = observations_of(one, 4, 0)
+    images = {CAMERA.name: first, small.name: second}
+    expected, _ = one.predict({**images, "vector": vector}, deterministic=True)
+    split = BehaviorSpec([sensor(2), CAMERA, small, sensor(3)], CONTINUOUS)
     for form, parts in (
         ("split", {"vector": vector}),
         ("sensors", {"sensor of (2,)": vector[:, :2], "sensor of (3,)": vector[:, 2:]}),
     ):
         policy = OnnxPolicy(path, spec=split, observations=form)
-        actions, _ = policy.predict({CAMERA.name: camera, **parts}, deterministic=True)
+        actions, _ = policy.predict({**images, **parts}, deterministic=True)
         np.testing.assert_allclose(actions, expected, atol=1e-5, rtol=0)
 
 
@@ -585,10 +587,15 @@ def test_files_from_before_hybrid_actions_have_one_output_for_either_kind(action
     opset = [onnx.helper.make_opsetid("", 9)]
     path = tmp_path / "model.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=6), path)
-    policy = OnnxPolicy(path, spec=BehaviorSpec([sensor(2), sensor(3)], action))
+    policy = OnnxPolicy(path, spec=BehaviorSpec([sensor(2), sensor(3)], action), seed=0)
     rows = np.array([[-1, -0.5, 0, 0.5, 1], [0.5, 1, 0, 0, -1]], np.float32)
     actions, _ = policy.predict(rows, deterministic=True)
     np.testing.assert_array_equal(actions, rows if action.continuous_size else [[2, 1], [1, 0]])
+    if not action.continuous_size:
+        probabilities = np.array([0.1, 0.2, 0.7, 0.25, 0.75], np.float32)
+        sampled, _ = policy.predict(np.log(probabilities)[None].repeat(20_000, 0))
+        counts = [np.bincount(sampled[:, branch], minlength=size) for branch, size in enumerate((3, 2))]
+        np.testing.assert_allclose(np.concatenate(counts) / 20_000, probabilities, atol=0.02)
     graph.node.append(onnx.helper.make_node("Abs", ["vector_observation"], ["action_probs"]))
     graph.output.append(onnx.helper.make_tensor_value_info("action_probs", FLOAT, ["batch", 5]))
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=6), path)
