@@ -754,6 +754,8 @@ def test_a_network_that_differs_is_named() -> None:
     assert load_critic(sac, checkpoint, ["extrinsic"]) == "its critic is of another network: it is not of SAC"
     critics = read_mlagents_checkpoint(MLAGENTS / "3DBall_SAC" / "3DBall" / "checkpoint.pt")
     assert load_critic(sac, critics, ["curiosity"]) == "its critic is of another network: it has no curiosity.weight"
+    shallow = policy_of(spec, {**network, "num_layers": 1}, UnitySACPolicy)
+    assert "it also has _body_endoder.seq_layers.2.weight" in str(load_critic(shallow, critics, ["extrinsic"]))
     recurrent = policy_of(spec, {**network, "memory_size": 4}, UnitySACPolicy)
     assert "each critic has its own encoding" in str(load_critic(recurrent, critics, ["extrinsic"]))
     group = policy_of(spec, network, UnityPOCAPolicy)
