@@ -153,6 +153,45 @@ def test_a_dataset_of_other_spaces_raises_and_shows_them() -> None:
         from_minari(dataset)
 
 
+@pytest.mark.parametrize("is_hybrid", [False, True])
+def test_a_dataset_of_others_with_cameras_and_several_branches_is_read(is_hybrid: bool) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (4, 6, 5, 3), dtype=np.uint8)
+    speeds = rng.normal(size=(4, 2))
+    discrete, continuous = rng.integers(0, 2, (3, 2)), rng.random((3, 1), np.float32)
+    branches = gym.spaces.MultiDiscrete([3, 2])
+    hybrid = gym.spaces.Dict({"continuous": gym.spaces.Box(-1, 1, (1,)), "discrete": branches})
+    episode = minari.data_collector.EpisodeBuffer(
+        id=0,
+        observations={"camera": images, "speed": speeds},
+        actions={"continuous": continuous, "discrete": discrete} if is_hybrid else discrete,
+        rewards=[0.0, 1.0, 2.0],
+        terminations=[False, False, True],
+        truncations=[False, False, False],
+    )
+    dataset = minari.create_dataset_from_buffers(
+        "test/cameras-v0",
+        [episode],
+        observation_space=gym.spaces.Dict(
+            {"camera": gym.spaces.Box(0, 255, (6, 5, 3), np.uint8), "speed": gym.spaces.Box(-9, 9, (2,), np.float64)}
+        ),
+        action_space=hybrid if is_hybrid else branches,
+        data_format="arrow",
+    )
+    demonstration = from_minari(dataset)
+    assert demonstration.behavior_name == "test/cameras-v0"
+    assert demonstration.spec.action_spec == ActionSpec(int(is_hybrid), (3, 2))
+    assert [sensor.shape for sensor in demonstration.spec.observation_specs] == [(3, 6, 5), (2,)]
+    camera, speed = demonstration.record_observations
+    assert camera.dtype == np.uint8
+    np.testing.assert_array_equal(camera, images.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(speed, speeds.astype(np.float32))
+    np.testing.assert_array_equal(demonstration.actions.discrete, discrete)
+    if is_hybrid:
+        np.testing.assert_array_equal(demonstration.actions.continuous, continuous)
+    assert demonstration.terminated.tolist() == [False, False, True]
+
+
 def test_without_minari_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(UnityGymError, match=r"unity-gym\[minari\]"):

@@ -1014,6 +1014,22 @@ curriculum:
     assert loads(dump(settings)) == settings
 
 
+def test_a_sampler_comes_before_an_old_curriculum_of_the_same_parameter() -> None:
+    samplers = OLD_SAMPLERS.replace("mass:", "low:")
+    settings, warned = translated(
+        f"behaviors: {{Jumper: {{}}}}\ncurriculum:\n{OLD_CURRICULUM}parameter_randomization:\n{samplers}"
+    )
+    assert isinstance(settings.environment_parameters["low"], Uniform)
+    assert isinstance(settings.environment_parameters["high"], Curriculum)
+    assert any("curriculum.Jumper.parameters.low is not used: it has a sampler, too" in line for line in warned)
+
+
+@pytest.mark.filterwarnings("ignore:.*old key")
+@pytest.mark.parametrize("old", ["play_against_current_self_ratio", "play_against_current_best_ratio"])
+def test_a_mistake_in_an_old_key_of_self_play_is_reported_under_that_key(old: str) -> None:
+    assert f"behaviors.Jumper.self_play.{old} is 2" in message_of(f"behaviors: {{Jumper: {{self_play: {{{old}: 2}}}}}}")
+
+
 @pytest.mark.filterwarnings("ignore:.*old key")
 def test_mistakes_in_an_old_curriculum_are_reported_with_their_line() -> None:
     text = "behaviors: {Jumper: {}}\ncurriculum:\n" + OLD_CURRICULUM.replace("0.5", "5").replace("0, 1, 2", "0, x")
