@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -26,6 +26,7 @@ from unity_gym.demonstrations import (
     load,
     record,
 )
+from unity_gym.envs.single_agent import UnitySingleAgentEnv
 from unity_gym.errors import ActionError, DemonstrationError, InvalidValueError, NotReadyError
 from unity_gym.specs import (
     ActionSpec,
@@ -591,6 +592,25 @@ def test_every_step_of_a_wrapped_environment_is_recorded(tmp_path: Path) -> None
     assert terminated_.any()
     cut = np.isin(np.arange(60), [9, 59]) & ~terminated_
     np.testing.assert_array_equal(demonstration.truncated, cut)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_images_and_masks_of_a_wrapped_environment_are_recorded(dtype: str, tmp_path: Path) -> None:
+    env = RecordDemonstration(gym.make("Unity-GridWorld-v0", visual_dtype=dtype), tmp_path / "grid.demo")
+    env.reset(seed=0)
+    table = cast(UnitySingleAgentEnv, env.unwrapped).table
+    seen, masks = [], []
+    for _ in range(5):
+        seen.append([array[0].copy() for array in table.observations])
+        masks.append(table.action_mask[0].copy())
+        env.step(int(masks[-1].nonzero()[0][-1]))
+    env.close()
+    demonstration = load(tmp_path / "grid.demo", dtype)
+    for actual, expected in zip(demonstration.observations, zip(*seen, strict=True), strict=True):
+        assert actual.dtype == expected[0].dtype
+        np.testing.assert_array_equal(actual, expected)
+    assert not np.all(masks)
+    np.testing.assert_array_equal(demonstration.action_masks, masks)
 
 
 def test_a_limit_around_the_environment_truncates_the_demonstration(tmp_path: Path) -> None:
