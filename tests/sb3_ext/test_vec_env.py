@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -176,9 +177,12 @@ def test_rows_that_wait_do_not_act_behind_a_wrapper(tmp_path: Path) -> None:
         seed=1,
     )
     model = UnityPPO("UnityPolicy", VecMonitor(env), buffer_size=200, batch_size=50, policy_kwargs={"hidden_units": 8})
-    with pytest.warns(UserWarning, match="have not requested a decision"):
+    with pytest.warns(UserWarning, match="have not requested a decision") as caught:
         model.learn(400)
+    (rows,) = re.findall(r"the rows \[(.*?)\]", " ".join(str(warning.message) for warning in caught))
+    assert 0 < len(rows.split(", ")) < 10, "those that wait, of 12"
     assert model.num_timesteps == env.asked < env.rows / 2
+    assert env.get_images() == [None] * 12, "without render_mode"
     env.close()
 
 
