@@ -30,7 +30,7 @@ MODES = {"synchronous": (), "--num-workers 2": ("--num-workers=2",), "threaded":
 
 
 def timesteps(config: str, mode: str, seed: int, limit: int | None) -> float:
-    """Return the timesteps to the threshold; infinite if the run ended before, in time or at this limit."""
+    """Return the timesteps to the threshold; infinite if the run ended before, because of the time or of this limit."""
     threshold, summary_freq, first = CASES[config]
     scene = config.partition("/")[2]
     settings = yaml.safe_load((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"))
