@@ -1,4 +1,4 @@
-"""Runs of `unity-learn` with small networks, in this process and in a separate one."""
+"""Runs of `unity-learn` with small networks, in this process and in a separate one, and learners of samplers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ import psutil
 import torch
 import yaml
 
+from sb3_ext import PPO
 from sb3_ext.checkpoints import read_checkpoint
+from sb3_ext.learner import Learner
+from sb3_ext.placement import PlacedSampler
+from sb3_ext.sampler import plain_name
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
@@ -35,6 +39,15 @@ def weights(folder: Path, run_id: str, behavior: str) -> dict[str, torch.Tensor]
     newest = max((folder / run_id / behavior).glob("*.zip"), key=lambda path: int(path.stem.rpartition("-")[2]))
     policy: dict[str, torch.Tensor] = read_checkpoint(newest).parameters["policy"]
     return policy
+
+
+def learner_of(sampler: PlacedSampler, seed: int | None = None) -> Learner:
+    """Return a learner of the only behavior, to which it is assigned."""
+    ((team, spec),) = sampler.appeared().items()
+    model = PPO.from_spec("UnityPolicy", spec, buffer_size=64, batch_size=8, device="cpu", seed=seed)
+    learner = Learner(plain_name(team), spec, model, 100)
+    sampler.assign(learner)
+    return learner
 
 
 def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:

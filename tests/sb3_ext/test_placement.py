@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 import psutil
 import pytest
-from small_runs import assert_equal, await_line, players_of, run, weights, workers_of, write
+from small_runs import assert_equal, await_line, learner_of, players_of, run, weights, workers_of, write
 from stable_baselines3.common.utils import set_random_seed
 
 from sb3_ext import PPO, UnityVecEnv, Workers, joint
@@ -29,13 +29,12 @@ from sb3_ext.curriculum import EnvironmentParameterManager, ParameterValue
 from sb3_ext.from_settings import build_model
 from sb3_ext.joint import JointTraining
 from sb3_ext.learn import main
-from sb3_ext.learner import Learner
-from sb3_ext.placement import LocalSampler, Place, PlacedSampler, RemoteSampler, SamplerLostError
+from sb3_ext.placement import LocalSampler, Place, RemoteSampler, SamplerLostError
 from sb3_ext.player_copies import PlayerCopies
 from sb3_ext.processes import mailbox_of
 from sb3_ext.restarts import RestartPolicy
 from sb3_ext.runs import Run
-from sb3_ext.sampler import Request, Sampler, Samples, plain_name
+from sb3_ext.sampler import Request, Sampler, Samples
 from sb3_ext.served_sampler import SamplerArguments
 from sb3_ext.settings import Constant, ConstantParameters, load, loads
 from sb3_ext.training import place_samplers
@@ -113,15 +112,6 @@ def test_a_player_that_dies_is_launched_again_and_the_run_ends_as_planned(tmp_pa
     output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert "Basic. Step: 2500. " in output
-
-
-def learner_of(sampler: PlacedSampler) -> Learner:
-    """Return a learner of the only behavior, to which it is assigned."""
-    ((team, spec),) = sampler.appeared().items()
-    model = PPO.from_spec("UnityPolicy", spec, buffer_size=64, batch_size=8, device="cpu")
-    learner = Learner(plain_name(team), spec, model, 100)
-    sampler.assign(learner)
-    return learner
 
 
 @contextmanager

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+from small_runs import learner_of
 
-from sb3_ext import PPO
 from sb3_ext.curriculum import ParameterValue
-from sb3_ext.learner import Learner
 from sb3_ext.placement import LocalSampler
 from sb3_ext.sampler import EpisodeStatistics, Request, Sampler, Samples
 from sb3_ext.settings import Constant, ConstantParameters
@@ -133,20 +132,17 @@ def test_a_behavior_that_learns_again_returns_its_last_decisions_again_and_lesso
     with closing(PlayerPool(PlayerOptions(file_name="embedded:Basic", num_areas=4, seed=0))) as pool:
         pool.reset()
         sampler = LocalSampler(Sampler(pool))
-        ((_, spec),) = sampler.appeared().items()
-        model = PPO.from_spec("UnityPolicy", spec, buffer_size=64, batch_size=8, device="cpu", seed=0)
-        sampler.assign(Learner("Basic", spec, model, 100))
+        learner_of(sampler, seed=0)
 
-        def collect(decisions: dict[str, int]) -> Samples:
-            sampler.start(Request(decisions, {}))
+        def collect(decisions: dict[str, int], limits: dict[str, int] | None = None) -> Samples:
+            sampler.start(Request(decisions, limits or {}))
             return sampler.result(lambda: True)
 
         for _ in range(2):
             part = collect({"Basic": 40})
             assert len(part.trajectories["Basic"]) == part.stored["Basic"] >= 40
             assert not part.finished
-            sampler.start(Request({"Basic": 1000}, {"Basic": 8}))
-            assert not sampler.result(lambda: True).trajectories
+            assert not collect({"Basic": 1000}, {"Basic": 8}).trajectories
             rest = collect({})
             assert rest.finished == {"Basic"}
             assert len(rest.trajectories["Basic"]) == 8
