@@ -346,6 +346,25 @@ def test_a_call_that_the_player_cancels_raises(connection: PlayerConnection, end
         connection.receive(60)
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_call_that_is_reset_on_an_open_connection_raises(
+    connection: PlayerConnection, client: RawClient, monkeypatch: pytest.MonkeyPatch, is_answered: bool
+) -> None:
+    monkeypatch.setattr(connection_module, "_PATIENCE", 0.05)
+    client.start(struct.pack(">HI", 4, 10))  # the rest of an answer of more than 10 bytes waits
+    client.socket.sendall(client.call(1, b"message"))
+    assert connection.receive(5) == b"message"
+    reset = frame(RST_STREAM, 0, 1, bytes(4))
+    if is_answered:
+        connection.send(b"0123456789" * 3)
+        client.socket.sendall(reset)
+    else:
+        client.socket.sendall(reset)
+        connection.send(b"0123456789" * 3)
+    with pytest.raises(PlayerError, match="has ended or disconnected"):
+        connection.receive(5)
+
+
 def test_a_player_may_connect_again_once_its_transport_has_closed(connection: PlayerConnection) -> None:
     for number in range(2):
         alone = [("grpc.use_local_subchannel_pool", number)]
