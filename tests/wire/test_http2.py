@@ -177,23 +177,24 @@ def test_messages_of_megabytes_pass_both_ways_in_small_windows(
         assert call.result(20) == large
 
 
+@pytest.mark.parametrize("window", [1, 10])
 def test_a_reply_waits_for_the_windows_of_the_client(
-    connection: PlayerConnection, client: RawClient, monkeypatch: pytest.MonkeyPatch
+    connection: PlayerConnection, client: RawClient, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     monkeypatch.setattr(connection_module, "_PATIENCE", 0.05)
-    client.start(struct.pack(">HI", 4, 10))
-    client.socket.sendall(client.call(1, b"a window of 10 bytes"))
-    assert connection.receive(5) == b"a window of 10 bytes"
+    client.start(struct.pack(">HI", 4, window))
+    client.socket.sendall(client.call(1, b"a small window"))
+    assert connection.receive(5) == b"a small window"
     connection.send(b"0123456789" * 3)
     received = b""
     while len(received) < 35:
         kind, flags, _, payload = client.frame()
         assert not (kind == HEADERS and flags & END_STREAM)
         if kind == DATA:
-            assert len(payload) <= 10
+            assert len(payload) <= window or len(received) >= 30
             received += payload
             if len(received) < 30:
-                client.socket.sendall(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 10)))
+                client.socket.sendall(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", window)))
             else:  # settings change the window, too
                 client.socket.sendall(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 100)))
             with pytest.raises(PlayerTimeoutError):  # as the player has sent no message
@@ -347,19 +348,25 @@ def test_a_call_that_the_player_cancels_raises(connection: PlayerConnection, end
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_a_call_that_is_reset_on_an_open_connection_raises(
-    connection: PlayerConnection, client: RawClient, monkeypatch: pytest.MonkeyPatch, is_answered: bool
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_call_whose_answer_the_player_does_not_receive_raises(
+    connection: PlayerConnection,
+    client: RawClient,
+    monkeypatch: pytest.MonkeyPatch,
+    is_reset: bool,
+    is_answered: bool,
 ) -> None:
     monkeypatch.setattr(connection_module, "_PATIENCE", 0.05)
     client.start(struct.pack(">HI", 4, 10))  # the rest of an answer of more than 10 bytes waits
     client.socket.sendall(client.call(1, b"message"))
     assert connection.receive(5) == b"message"
-    reset = frame(RST_STREAM, 0, 1, bytes(4))
     if is_answered:
         connection.send(b"0123456789" * 3)
-        client.socket.sendall(reset)
+    if is_reset:
+        client.socket.sendall(frame(RST_STREAM, 0, 1, bytes(4)))
     else:
-        client.socket.sendall(reset)
+        client.socket.close()
+    if not is_answered:
         connection.send(b"0123456789" * 3)
     with pytest.raises(PlayerError, match="has ended or disconnected"):
         connection.receive(5)
