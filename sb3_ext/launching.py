@@ -119,6 +119,7 @@ def player_options(
         seed=environment.seed,
         no_graphics=no_graphics,
         no_graphics_monitor=engine.no_graphics_monitor and first_player == 0,
+        display=engine.display,
         time_scale=engine.time_scale,
         width=engine.width,
         height=engine.height,

@@ -58,6 +58,8 @@ _FLAGS = (
     ("no-graphics", "engine_settings.no_graphics", "", "launch players without rendering"),
     ("no-graphics-monitor", "engine_settings.no_graphics_monitor", "", "launch all players but the first "
      "without rendering"),
+    ("display", "engine_settings.display", "xvfb", "let players with cameras draw on a virtual screen (the program "
+     "Xvfb), for a machine without a screen"),
     ("time-scale", "engine_settings.time_scale", "X", "simulated seconds per second (default: 20)"),
     ("width", "engine_settings.width", "PIXELS", "width of the players' windows (default: 84)"),
     ("height", "engine_settings.height", "PIXELS", "height of the players' windows (default: 84)"),

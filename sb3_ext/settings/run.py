@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
@@ -117,6 +117,8 @@ class EngineSettings(Block):
     """Launch players without rendering."""
     no_graphics_monitor: Flag = False
     """Launch all players but the first without rendering."""
+    display: Annotated[Literal["xvfb"] | None, OWN] = None
+    """`xvfb`: each process that launches players starts a virtual screen for them (the program Xvfb)."""
 
 
 class CheckpointSettings(Block):
