@@ -214,13 +214,19 @@ def test_a_process_that_does_not_belong_to_the_player_is_rejected_without_effect
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which process connects")
-def test_a_timeout_reports_a_process_that_was_rejected() -> None:
+def test_a_process_that_was_rejected_is_named_by_the_error_of_a_player_that_does_not_connect() -> None:
+    def has_ended() -> None:
+        raise PlayerError("It has ended.")
+
+    rejected = rf"Process {os.getpid()} .* was rejected.*trust_peer=True"
     connection = PlayerConnection()
     connection.listen(partial(Peer.belongs_to, player=1 << 30))
     with pytest.raises(grpc.RpcError):
         connect_to(connection.port)(b"me", timeout=20)
-    with pytest.raises(PlayerTimeoutError, match=rf"Process {os.getpid()} .* was rejected.*trust_peer=True"):
+    with pytest.raises(PlayerTimeoutError, match=rejected):
         connection.receive(0.2)
+    with pytest.raises(PlayerError, match=rf"^It has ended\. {rejected}"):
+        connection.receive(20, has_ended)
     connection.close()
 
 

@@ -97,8 +97,13 @@ class PlayerConnection:
         if now < min(self._next_check, self._silent_since + timeout):
             return
         self._next_check = now + CHECK_PERIOD
-        check()
         exchange = self._exchange
+        try:
+            check()
+        except PlayerError as error:
+            if exchange.transport is None:  # the player may be the client that was rejected
+                error.args = (f"{error}{exchange.rejected}",)
+            raise
         if exchange.violation is not None:
             raise PlayerError(
                 f"The player on port {self.port} sent bytes that are no valid HTTP/2: {exchange.violation}. Check that "

@@ -257,6 +257,16 @@ def test_a_server_that_shuts_down_answers_the_running_call_alone() -> None:
     server.join()
 
 
+def test_a_request_waits_for_the_window_of_the_connection() -> None:
+    server = RawServer(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 20)))  # that of its stream is wide
+    caller = connected(server.port)
+    with pytest.raises(CallError, match="has closed the connection"):
+        caller.call(bytes(200_000), 5)
+    caller.close()
+    server.join()
+    assert 65_535 < len(server.received) < 66_000
+
+
 def test_random_answers_never_hang() -> None:
     generator = random.Random(0)
     whole = frame(SETTINGS, 0, 0) + answer(b"reply" * 10)
