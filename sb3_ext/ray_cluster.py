@@ -254,9 +254,9 @@ class RayCluster(Place):
         amounts = " and ".join(_amount(count, kind) for kind, count in needed.items())
         resources = ", ".join(f"{free.get(kind, 0):g} of {_amount(total.get(kind, 0), kind)}" for kind in needed)
         self._on_wait(
-            f"Sampler {number} has waited {_PATIENCE} s for a node, which must have {amounts} free; all nodes together "
-            f"have {resources}. If no node has them, add one, or lower num_workers, or ray.num_cpus_per_sampler and "
-            "ray.num_gpus_per_sampler"
+            f"Sampler {number} has not started within {_PATIENCE} s. It needs a node that has {amounts} free; all "
+            f"nodes together have {resources}. If no node has them, add one, or lower num_workers, or "
+            "ray.num_cpus_per_sampler and ray.num_gpus_per_sampler"
         )
 
     def share(self, weights: Mapping[str, Array]) -> Any:

@@ -247,7 +247,7 @@ def test_a_sampler_for_which_no_node_has_room_is_reported_although_all_nodes_tog
         assert not sampler.wait(lambda: not lines and time.monotonic() < deadline)
         sampler.close()
     (line,) = lines
-    assert "Sampler 0 has waited 1 s for a node, which must have 3 CPUs and 0 GPUs free" in line
+    assert "Sampler 0 has not started within 1 s. It needs a node that has 3 CPUs and 0 GPUs free" in line
     assert re.search(r"all nodes together have \d of 3 CPUs, 0 of 0 GPUs", line)
 
 
