@@ -39,6 +39,7 @@ from sb3_ext.run_logs import Summary
 from sb3_ext.runs import Run
 from sb3_ext.settings import RunSettings, loads
 from sb3_ext.training import Training
+from stand_ins.ports import free_port
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerPool
 
@@ -904,6 +905,29 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     assert errors == ""
     assert output.splitlines()[-1].startswith("[INFO] Basic: saved results/stopped/Basic/Basic-")
     assert not psutil.wait_procs(players, timeout=10)[1]
+
+
+def test_a_run_continues_when_play_is_pressed_again_in_the_editor(tmp_path: Path) -> None:
+    port = str(free_port())
+
+    def press_play() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "unity_gym.scenes", "Basic", "--mlagents-port", port]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    flags = ["--run-id", "played", "--env", "Unity-v0", "--base-port", port]
+    process = start(tmp_path, config(tmp_path, summary_freq=100), *flags)
+    await_line(process, "pressing the Play button")
+    editor = press_play()
+    await_line(process, "Step: 100.")
+    editor.kill()
+    editor.wait()
+    await_line(process, "pressing the Play button")
+    editor = press_play()
+    await_line(process, "Step: ")
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    editor.wait(10)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="virtual screens are for Linux")
