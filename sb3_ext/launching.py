@@ -128,6 +128,7 @@ def player_options(
         capture_frame_rate=engine.capture_frame_rate,
         base_port=environment.base_port if "base_port" in given else None,
         timeout_wait=environment.timeout_wait,
+        trust_peer=environment.trust_peer,
         additional_args=environment.env_args or (),
         environment_parameters=curricula.constants,
         log_folder=log_folder,

@@ -49,6 +49,8 @@ _FLAGS = (
     ("seed", "env_settings.seed", "N", "seed of all random numbers; player i has N + i (default: random)"),
     ("base-port", "env_settings.base_port", "PORT", "player i listens on PORT + i (default: free ports)"),
     ("timeout-wait", "env_settings.timeout_wait", "SECONDS", "time to wait for a message of a player (default: 60)"),
+    ("trust-peer", "env_settings.trust_peer", "", "accept any process that connects to a player's port, such as a "
+     "player in a container"),
     ("max-lifetime-restarts", "env_settings.max_lifetime_restarts", "N", "times that a player that fails is launched "
      "again; -1 for any number (default: 10)"),
     ("restarts-rate-limit-n", "env_settings.restarts_rate_limit_n", "N", "of these times, those within the period "

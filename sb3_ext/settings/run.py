@@ -51,6 +51,8 @@ class EnvSettings(Block):
     """Training areas per player. 1 in a file means the scene as it is; `--num-areas 1` is one area."""
     timeout_wait: Count = 60
     """Seconds to wait for a message of a player."""
+    trust_peer: Annotated[Flag, OWN] = False
+    """Accept any process that connects to a player's port, such as a player in a container."""
     seed: Annotated[CountOrMinusOne, Le(2**32 - 1)] = -1
     """Player i has the seed `seed + i`; -1: drawn at random."""
     max_lifetime_restarts: CountOrMinusOne = 10

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -905,6 +906,20 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     assert errors == ""
     assert output.splitlines()[-1].startswith("[INFO] Basic: saved results/stopped/Basic/Basic-")
     assert not psutil.wait_procs(players, timeout=10)[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports which process connects")
+def test_a_player_that_its_launcher_detaches_is_rejected_unless_it_is_trusted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = tmp_path / "detached.x86_64"
+    player = shlex.join([sys.executable, "-m", "unity_gym.scenes", "Basic"])
+    build.write_text(f'#!/bin/sh\n(setsid {player} "$@" &)\nexec sleep 300\n')
+    build.chmod(0o755)
+    arguments = [config(tmp_path, max_steps=100), "--results-dir", str(tmp_path), "--env", str(build)]
+    assert main([*arguments, "--timeout-wait", "8"]) == 1
+    assert "was rejected, because it does not belong to the player" in capsys.readouterr().err
+    assert main([*arguments, "--force", "--trust-peer"]) == 0
 
 
 def test_a_run_continues_when_play_is_pressed_again_in_the_editor(tmp_path: Path) -> None:
