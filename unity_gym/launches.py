@@ -105,7 +105,8 @@ class LaunchedPlayers:
     :param n_instances: Number of players.
     :param areas_to_draw: Number of areas per player that it draws on request.
     :raises PlayerError: If a player cannot be started.
-    :raises UnityGymError: If several players are Editors, or custom side channels are passed with several players.
+    :raises UnityGymError: If several players are Editors, the Editor is to draw on a virtual screen, or custom side
+        channels are passed with several players.
     """
 
     def __init__(self, options: PlayerOptions, n_instances: int = 1, areas_to_draw: int = 0) -> None:
@@ -117,6 +118,8 @@ class LaunchedPlayers:
             raise UnityGymError("a side channel belongs to one player: leave n_instances at 1 to pass side_channels")
         if options.display not in (None, "xvfb"):
             raise InvalidValueError(f"display must be None (this machine's screen) or 'xvfb', got {options.display!r}")
+        if options.display is not None and options.file_name is None:
+            raise UnityGymError("the Editor draws on its own screen: name a build, or leave display out")
         self.options = options
         self.players: list[_LaunchedPlayer] = []
         self.rendering: dict[int, RenderingChannel] = {}

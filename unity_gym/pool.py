@@ -96,7 +96,8 @@ class PlayerPool(LaunchedPlayers):
         It includes behaviors that appear later. All must be alike, see `BehaviorSpec.is_like`. By default each behavior
         has a table.
     :raises PlayerError: If a player cannot be started.
-    :raises UnityGymError: If several players are Editors, or custom side channels are passed with several players.
+    :raises UnityGymError: If several players are Editors, the Editor is to draw on a virtual screen, or custom side
+        channels are passed with several players.
     """
 
     def __init__(

@@ -591,6 +591,7 @@ def content(folder: Path) -> dict[str, bytes]:
         (["--resume", "--run-id", "lod"], "is no run that could be resumed; "),
         (["--inference"], "give --resume and the --run-id of a run, --initialize-from, or init_path"),
         (["--run-id", "new", "--env", "Unity-v0", "--num-envs", "4"], "the Editor is one player"),
+        (["--run-id", "new", "--env", "Unity-v0", "--display", "xvfb"], "the Editor draws on its own screen"),
         (["--run-id", "new", "--env", "Unity-Basicc-v0"], "no environment 'Unity-Basicc-v0'"),
         (["--run-id", "new", "--env", "builds/none.x86_64"], "There is no player"),
         (["--run-id", "new", "--env", "embedded:3DBall"], "the environment has a behavior '3DBall'"),
