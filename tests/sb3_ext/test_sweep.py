@@ -135,6 +135,15 @@ def test_ctrl_c_leaves_a_study_that_can_be_resumed(tmp_path: Path, trained: list
     assert [trial["trial"] for trial in lines(tmp_path / "basic")] == ["1", "2"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_exit_status_of_a_sweep_has_the_signal_that_ended_its_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(sb3_ext.sweep, "train", lambda *_: int(number))
+    assert main(["sweep", str(sweep_file(tmp_path)), "--results-dir", str(tmp_path)]) == 128 + number
+    assert lines(tmp_path / "basic") == []
+
+
 def test_a_trial_whose_process_was_killed_is_repeated(tmp_path: Path, trained: list[RunSettings]) -> None:
     path = sweep_file(tmp_path, trials=3)
     place = {"checkpoint_settings.results_dir": str(tmp_path)}
@@ -315,17 +324,17 @@ def test_a_study_that_ends_within_a_line_is_reported_and_not_changed(
     assert main(["sweep", str(path), "--results-dir", str(tmp_path)]) == 0
     study = tmp_path / "basic" / "study.journal"
     whole = study.read_bytes()
-    study.write_bytes(whole[:-9])
-    capsys.readouterr()
-    for _ in range(2):
+    count = whole.count(b"\n")
+    for damaged in (whole[:-9], whole[:-9] + b"\n"):
+        study.write_bytes(damaged)
+        capsys.readouterr()
         assert main(["sweep", str(path), "--results-dir", str(tmp_path), "--resume"]) == 1
-        count = whole.count(b"\n")
         errors = capsys.readouterr().err
         assert errors.endswith(
             f"{study}, line {count} is incomplete or damaged. Delete it and all later lines, then continue with "
             "--resume\n"
         )
-        assert study.read_bytes() == whole[:-9]
+        assert study.read_bytes() == damaged
     study.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
     assert main(["sweep", str(path), "--results-dir", str(tmp_path), "--resume"]) == 0
 
