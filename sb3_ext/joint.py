@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from sb3_ext.console import LOG
 from sb3_ext.experience import ROWS_PER_SAMPLER
@@ -111,7 +111,7 @@ class JointTraining:
     def _set_learning_team(self, team: str, reset: bool = False) -> None:
         self._learning_team = team
         for sampler in self._samplers:
-            sampler.set_team(team, reset)
+            sampler.set_team(team, reset, self._proceed)
 
     @property
     def _acting(self) -> list[Learner]:
@@ -150,6 +150,15 @@ class JointTraining:
         for number, sampler in enumerate(self._samplers):
             self._take(number, sampler.result(self._proceed))
         self._add_appeared()
+
+    def _stop_samplers(self) -> None:
+        """Stop the samplers that still collect after an error, and process their samples, except for further errors."""
+        running = [number for number, sampler in enumerate(self._samplers) if sampler.is_collecting]
+        for number in running:
+            self._samplers[number].stop()
+        for number in running:
+            with suppress(Exception):
+                self._take(number, self._samplers[number].result(lambda: False))
 
     def _add_appeared(self) -> None:
         """Add the learners of new behaviors while no sampler collects."""

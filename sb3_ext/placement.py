@@ -29,6 +29,9 @@ _POLL = 0.002  # seconds between checks for updates while samplers work
 class PlacedSampler(Protocol):
     """Interface of a `Sampler`, wherever it runs. `start` and `result` together are `Sampler.collect`."""
 
+    is_collecting: bool
+    """Whether samples are available or being collected, which `result` has not taken."""
+
     def appeared(self) -> dict[str, BehaviorSpec]:
         """See `Sampler.appeared`."""
 
@@ -38,10 +41,12 @@ class PlacedSampler(Protocol):
     def start_matches(self) -> None:
         """See `Sampler.start_matches`."""
 
-    def set_team(self, team: str, reset: bool = False) -> None:
+    def set_team(self, team: str, reset: bool = False, proceed: Callable[[], bool] = lambda: True) -> None:
         """See `Sampler.set_team`."""
 
-    def set_parameters(self, values: Sequence[ParameterValue], reset: bool = False) -> None:
+    def set_parameters(
+        self, values: Sequence[ParameterValue], reset: bool = False, proceed: Callable[[], bool] = lambda: True
+    ) -> None:
         """See `Sampler.set_parameters`."""
 
     def publish(self, learner: Learner) -> None:
@@ -72,6 +77,7 @@ class LocalSampler:
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
         self._request = Request({}, {})
+        self.is_collecting = False
         self.appeared, self.start_matches = sampler.appeared, sampler.start_matches
         self.set_team, self.set_parameters, self.peek = sampler.set_team, sampler.set_parameters, sampler.peek
 
@@ -92,13 +98,14 @@ class LocalSampler:
 
     def start(self, request: Request) -> None:
         """See `PlacedSampler`."""
-        self._request = request
+        self._request, self.is_collecting = request, True
 
     def stop(self) -> None:
         """See `PlacedSampler`; this sampler collects during `result`."""
 
     def result(self, proceed: Callable[[], bool]) -> Samples:
         """See `PlacedSampler`."""
+        self.is_collecting = False
         samples = self._sampler.collect(self._request, proceed)
         self._sampler.decisions = {}
         samples.matches = []  # the ratings of the learners are updated already
@@ -200,7 +207,7 @@ class RemoteSampler:
         self._is_restored = True  # has the learners' policies, also after a restart
         self._team = ""
         self._parameters: dict[str, ParameterValue] = {}
-        self._request = Request({}, {})
+        self.is_collecting = False
         self._channel = place.open(number, arguments)
 
     def wait(self, proceed: Callable[[], bool] = lambda: True) -> bool:
@@ -228,23 +235,26 @@ class RemoteSampler:
                 raise
             self._recover(error)
 
-    def _call(self, method: str, *arguments: Any) -> Any:
+    def _call(self, method: str, *arguments: Any, proceed: Callable[[], bool] | None = None) -> Any:
         self._channel.call(method, *arguments)
-        return self._receive()
+        return self._receive(proceed)
 
-    def _change(self, method: str, *arguments: Any) -> None:
+    def _change(self, method: str, *arguments: Any, proceed: Callable[[], bool] | None = None) -> None:
         """Change the state of the sampler. If it is lost, `result` restores its state from this object's."""
         with suppress(SamplerLostError):
-            self._call(method, *arguments)
+            self._call(method, *arguments, proceed=proceed)
 
     def _receive(self, proceed: Callable[[], bool] | None = None) -> Any:
-        """Return the result of the last call."""
+        """Return the result of the last call, which `proceed` may stop."""
         stopped = False
         while proceed is not None and not self._channel.poll(_POLL):
             if not proceed() and not stopped:
                 self._channel.notify("stop")
                 stopped = True
-        answer = self._channel.receive()
+        try:
+            answer = self._channel.receive()
+        finally:
+            self.is_collecting = False
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -277,15 +287,17 @@ class RemoteSampler:
         """See `PlacedSampler`."""
         self._change("start_matches")
 
-    def set_team(self, team: str, reset: bool = False) -> None:
+    def set_team(self, team: str, reset: bool = False, proceed: Callable[[], bool] = lambda: True) -> None:
         """See `PlacedSampler`."""
         self._team = team
-        self._change("set_team", team, reset)
+        self._change("set_team", team, reset, proceed=proceed)
 
-    def set_parameters(self, values: Sequence[ParameterValue], reset: bool = False) -> None:
+    def set_parameters(
+        self, values: Sequence[ParameterValue], reset: bool = False, proceed: Callable[[], bool] = lambda: True
+    ) -> None:
         """See `PlacedSampler`."""
         self._parameters |= {value.name: value for value in values}
-        self._change("set_parameters", list(values), reset)
+        self._change("set_parameters", list(values), reset, proceed=proceed)
 
     def publish(self, learner: Learner) -> None:
         """See `PlacedSampler`; weights are sent also while the sampler collects.
@@ -310,7 +322,7 @@ class RemoteSampler:
 
     def start(self, request: Request) -> None:
         """See `PlacedSampler`."""
-        self._request = request
+        self.is_collecting = True
         self._channel.call("collect", request)
 
     def stop(self) -> None:

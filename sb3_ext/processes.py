@@ -46,9 +46,14 @@ class ProcessChannel:
         self.connection, remote_end = context.Pipe()
         name = f"sampler-{number}"
         self._process = context.Process(target=_serve, args=(remote_end, arguments), daemon=True, name=name)
-        with starting_without_signals():
-            self._process.start()
-        remote_end.close()
+        try:
+            with starting_without_signals():
+                self._process.start()
+        except BaseException:  # such as a signal that has arrived meanwhile, which the process ignores
+            self._end_at_once()
+            raise
+        finally:
+            remote_end.close()
 
     def call(self, method: str, *arguments: Any) -> None:
         """See `Channel`."""
@@ -92,10 +97,15 @@ class ProcessChannel:
             if self._has_started:
                 self.end()
                 self._process.join(_END_TIMEOUT)
-        finally:  # also after Ctrl-C; the players of a killed process end by themselves
+        finally:  # also after Ctrl-C
+            self._end_at_once()
+
+    def _end_at_once(self) -> None:
+        """Kill the process, whose players then end by themselves."""
+        if self._process.pid is not None:
             self._process.kill()
             self._process.join()
-            self.connection.close()
+        self.connection.close()
 
 
 def _serve(connection: Connection, arguments: SamplerArguments) -> None:

@@ -305,6 +305,11 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         if self._replicas is not None:
             self._unsent.append(trajectories)
 
+    def stop_replicas(self) -> None:
+        """End the further processes; later ones start with all of the experience."""
+        super().stop_replicas()
+        self._unsent = []
+
     def replica_state(self) -> dict[str, Any]:
         """Return the state that replicas need; see `UnityAlgorithm.replica_state`."""
         unsent, self._unsent = self._unsent, []

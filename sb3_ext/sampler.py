@@ -25,7 +25,7 @@ from unity_gym.slots import AgentTable, with_rows
 from unity_gym.specs import Array, BehaviorSpec
 
 _TEAM_BITS = 24  # bits for the rows of one team
-_PATIENCE = 100  # maximum environment steps until the outcomes of the last decisions
+_PATIENCE = 100  # maximum environment steps until the outcomes of the last decisions, or until an agent acts
 
 
 def plain_name(behavior: str) -> str:
@@ -249,13 +249,15 @@ class Sampler:
             if team == self._team != self._matchmaker.learning:
                 self._learn(team)
 
-    def set_team(self, team: str, reset: bool = False) -> None:
+    def set_team(self, team: str, reset: bool = False, proceed: Callable[[], bool] = lambda: True) -> None:
         """Set the learning team; its opponents play for the others. Before the first call, no team learns.
 
         :param reset: Reset the scene first; running episodes are truncated, and used for training as such.
+        :param proceed: Function that is called while a player resets. Its result False ends the wait; no team is set.
         """
         if reset:
-            self._reset()
+            if not self._reset(proceed):
+                return
             for name in self._acting():
                 behavior = self._behaviors[name]
                 behavior.collector.store_outcomes(behavior.table)
@@ -289,17 +291,21 @@ class Sampler:
         assert chosen.self_play is not None
         chosen.self_play.add_snapshot(chosen.collector.policy, step, weights)
 
-    def set_parameters(self, values: Sequence[ParameterValue], reset: bool = False) -> None:
+    def set_parameters(
+        self, values: Sequence[ParameterValue], reset: bool = False, proceed: Callable[[], bool] = lambda: True
+    ) -> None:
         """Set environment parameters for the next lessons; running episodes do not count for them.
 
         :param values: Values or samplers of the parameters.
         :param reset: Reset the scene; collected experience is discarded.
+        :param proceed: Function that is called while a player resets. Its result False ends the wait.
         """
         for number, channel in enumerate(self._pool.environment_parameters, self._first_player):
             for value in values:
                 send_parameter(channel, value, number)
         if reset:
-            self._reset()
+            if not self._reset(proceed):
+                return
             self._matchmaker.store_outcomes()
         for behavior in self._behaviors.values():
             behavior.episodes.start_lesson(behavior.table.alive)
@@ -337,19 +343,25 @@ class Sampler:
         ]
 
     def collect(self, request: Request, proceed: Callable[[], bool] = lambda: True) -> Samples:
-        """Let the agents act until a limit of the request is reached.
+        """Let the agents act until a limit of the request is reached, or none of its behaviors has acted for a while.
+
+        Another sampler may have agents of them then.
 
         :param proceed: Function that is called before each environment step, and during waits for a player. Its result
             False stops the sampler; the decisions of a step that it leaves have no outcome yet.
         """
         samples = Samples()
         self.decisions = samples.stored
+        requested = request.collect.keys() | request.limits.keys()
         due: list[str] = []
+        silent = 0  # steps without a decision of these behaviors
         with self._pool.waiting_while(proceed):
-            if not request.collect and not request.limits:
+            if not requested:
                 self._collect_rest(request, samples, proceed)
-            while (request.collect or request.limits) and proceed():
+            while requested and silent < _PATIENCE and proceed():
+                made = sum(samples.decisions[name] for name in requested)
                 ended = self._step(request, samples)
+                silent = 0 if sum(samples.decisions[name] for name in requested) > made else silent + 1
                 due = [name for name, count in request.collect.items() if self._collected(name) >= count]
                 self._take_rest(request, samples)
                 is_over = any(samples.decisions[name] >= limit for name, limit in request.limits.items())
@@ -452,10 +464,15 @@ class Sampler:
             except PlayerError as error:
                 answered.append(self._relaunch(error, self._pool.relaunch))
 
-    def _reset(self) -> None:
-        """Reset the scene; a player that fails meanwhile is launched again, which resets it, too."""
+    def _reset(self, proceed: Callable[[], bool]) -> bool:
+        """Reset the scene; a player that fails meanwhile is launched again, which resets it, too.
+
+        :return: Whether the scene was reset, which `proceed` has not ended.
+        """
         players = self._pool.players
-        self._pool.reset(on_failure=lambda error: self._relaunch(error, lambda worker: players[worker].relaunch()))
+        with self._pool.waiting_while(proceed):
+            self._pool.reset(on_failure=lambda error: self._relaunch(error, lambda worker: players[worker].relaunch()))
+        return self._pool.is_at_start
 
     def _relaunch(self, error: PlayerError, relaunch: Callable[[int], None]) -> int:
         """Launch the failed player again, within the limits.

@@ -19,6 +19,8 @@ from sb3_ext.sampler import Sampler
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerPool
 
+_STOPPABLE = ("collect", "set_team", "set_parameters")  # methods that "stop" ends
+
 
 class Mailbox:
     """Connection through which a served sampler receives calls and sends responses.
@@ -30,7 +32,17 @@ class Mailbox:
     def __init__(
         self, calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None], send: Callable[[Any], None]
     ) -> None:
-        self._calls, self.send = calls, send
+        self._calls, self._send = calls, send
+
+    def send(self, answer: Any) -> None:
+        """Send the response to a call.
+
+        :raises EOFError: If the learner has ended.
+        """
+        try:
+            self._send(answer)
+        except OSError as error:
+            raise EOFError from error
 
     def recv(self) -> tuple[str, tuple[Any, ...]]:
         """Wait for the next call, and return method and arguments.
@@ -85,7 +97,7 @@ def serve(mailbox: Mailbox, arguments: SamplerArguments) -> None:
     """
     torch.set_num_threads(1)
     try:
-        with arguments.launch() as pool, suppress(EOFError, OSError):
+        with arguments.launch() as pool, suppress(EOFError):
             mailbox.send(None)
             restarts = RestartPolicy(**arguments.restarts)
             sampler = _ServedSampler(pool, restarts, arguments.first_player, arguments.is_asynchronous, LOG.warning)
@@ -93,21 +105,17 @@ def serve(mailbox: Mailbox, arguments: SamplerArguments) -> None:
                 if method == "load":
                     sampler.load(*given)
                     continue
-                answer: Any
-                if method == "collect":
-                    answer = sampler.collect(given[0], lambda: _follow(mailbox, sampler))
-                else:
-                    answer = getattr(sampler, method)(*given)
-                mailbox.send(answer)
+                options = {"proceed": lambda: _follow(mailbox, sampler)} if method in _STOPPABLE else {}
+                mailbox.send(getattr(sampler, method)(*given, **options))
     except Exception as error:  # of any class, to be raised by the learner
-        with suppress(OSError):
+        with suppress(EOFError):
             mailbox.send(_sendable(error))
 
 
 def _calls(mailbox: Mailbox) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield method and arguments of each call; "load" has no response."""
     while (call := mailbox.recv())[0] != "close":
-        if call[0] != "stop":  # for a collection that has finished already
+        if call[0] != "stop":  # for a call that has finished already
             yield call
 
 

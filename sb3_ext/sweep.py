@@ -190,6 +190,9 @@ class Sweep:
                 print_line(f"Stopped; --resume continues the sweep in {self.folder}")
                 return ended_by
         best = self._write_results()
+        if best is None and any(trial.state.name == "RUNNING" for trial in self._study.trials):
+            print_line(f"No trial in {self.folder} is left: other processes run the last ones")
+            return 0
         if best is None:
             reasons = [trial.user_attrs["error"] for trial in self._study.trials if "error" in trial.user_attrs]
             raise UnityGymError(
@@ -279,6 +282,11 @@ class Sweep:
                     f"{self.folder} exists. Give --resume to continue or to join it, --force to delete it and start "
                     "from scratch, or another --run-id"
                 )
+            if any(is_locked(lock) for lock in self._lock.parent.glob("*")):
+                raise UnityGymError(
+                    f"another process runs the sweep in {self.folder}: wait until it ends, give --resume to join it, "
+                    f"or give another --run-id. If there is none, delete {self._lock.parent}"
+                )
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
@@ -311,12 +319,16 @@ class Sweep:
 
     def _repeat_lost_trials(self) -> None:
         """Queue trials again whose process, on any machine, was killed."""
+        from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
             name = trial.user_attrs.get("process")  # missing in the moment after `ask`
             if isinstance(name, str) and not is_locked(self._lock.with_name(name)):
-                self._study.tell(trial.number, state=TrialState.FAIL)
+                try:
+                    self._study.tell(trial.number, state=TrialState.FAIL)
+                except (UpdateFinishedTrialError, ValueError):
+                    continue  # another process has just done the same
                 self._study.enqueue_trial(trial.params)
                 self._lock.with_name(name).unlink(missing_ok=True)
 

@@ -229,8 +229,9 @@ class Training(JointTraining):
         """Close the processes of the learners, files and progress bars."""
         for learner in self._learners.values():
             learner.model.stop_replicas()
-        for closing in (*self._records.values(), *self._writers, *self._bars.values()):
-            closing.close()
+        with ExitStack() as stack:  # an error of one does not prevent that the others are closed
+            for closing in (*self._records.values(), *self._writers, *self._bars.values()):
+                stack.callback(closing.close)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if number == HANGUP:
@@ -377,7 +378,7 @@ class Training(JointTraining):
         if not changed:
             return
         for sampler in self._samplers:
-            sampler.set_parameters(self._curricula.values(changed), reset)
+            sampler.set_parameters(self._curricula.values(changed), reset, self._proceed)
         for learner in self._learners.values():
             learner.start_lesson(reset)
         for name in changed:
@@ -404,8 +405,10 @@ class Training(JointTraining):
     def _finish(self, failed: bool = False) -> None:
         """Save everything.
 
-        :param failed: Whether an error occurred, perhaps in a sampler, whose experience is then lost.
+        :param failed: Whether an error occurred. The experience of a sampler or learner that caused it is lost.
         """
+        if failed:
+            self._stop_samplers()
         lines = []
         for name in self._records:
             learner = self._learners[name]

@@ -34,6 +34,8 @@ _WATCHDOG = """
 import os, select, signal, subprocess, sys, threading, time
 owner, mode, log, *command = sys.argv[1:]
 posix = os.name == "posix"
+for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if posix else [])):
+    signal.signal(number, signal.SIG_DFL)  # for the child; our owner may ignore them
 kernel = None
 flags = 0
 if sys.platform == "linux":

@@ -148,9 +148,9 @@ def test_snapshots_teams_and_ratings_of_self_play_are_exchanged_with_samplers_on
         rated.extend((teams[-1], step) for _, step, _ in rivals)
         rate(self, score, rivals)
 
-    def note_team(self: RemoteSampler, team: str, reset: bool = False) -> None:
+    def note_team(self: RemoteSampler, team: str, *arguments: Any) -> None:
         teams.append(team)
-        set_team(self, team, reset)
+        set_team(self, team, *arguments)
         assert isinstance(self._channel, ActorChannel)
         places.add(self._channel._node.split()[2])
 

@@ -562,13 +562,13 @@ def test_a_player_that_ends_in_the_reset_of_a_team_change_is_launched_again(
 ) -> None:
     plain, killed = Sampler.set_team, list[int]()
 
-    def set_team(self: Sampler, team: str, reset: bool = False) -> None:
+    def set_team(self: Sampler, team: str, reset: bool = False, *arguments: Any) -> None:
         if reset and not killed:
             players = players_of(psutil.Process())
             (player,) = (player for player in players if "Player-1.log" in " ".join(player.cmdline()))
             player.kill()
             killed.append(player.pid)
-        plain(self, team, reset)
+        plain(self, team, reset, *arguments)
 
     monkeypatch.setattr(Sampler, "set_team", set_team)
     run(config(tmp_path, "Duel"), "--seed", "1", "--num-envs", "2")
