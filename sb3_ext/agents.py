@@ -14,7 +14,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, unwrap_vec_normalize
 
 from sb3_ext.vec_env import UnityVecEnv
-from unity_gym.errors import ActionError, UnityGymError
+from unity_gym.errors import ActionError, InvalidValueError, UnityGymError
 from unity_gym.slots import AgentTable
 from unity_gym.spaces import ObservationLayout
 from unity_gym.specs import (
@@ -217,6 +217,19 @@ def memory_before(state: tuple[np.ndarray, ...] | None, episode_start: np.ndarra
     return np.zeros((n, size), np.float32)
 
 
+def allowed_actions(action_masks: Any, n: int, branches: tuple[int, ...]) -> Array:
+    """Return the mask of allowed discrete actions, bool (n, sum of branches), that was passed to `predict`.
+
+    :param action_masks: This mask; that of one agent may be flat. None allows all.
+    :raises InvalidValueError: If it has another size.
+    """
+    shape = n, sum(branches)
+    masks = np.ones(shape, bool) if action_masks is None else np.asarray(action_masks, bool)
+    if masks.size != n * sum(branches):
+        raise InvalidValueError(f"action_masks must have the shape {shape}, got {masks.shape}")
+    return masks.reshape(shape)
+
+
 class AgentTableLike(Protocol):
     """Attributes of `unity_gym.slots.AgentTable`, which documents the arrays."""
 
@@ -244,6 +257,10 @@ class Agents(Protocol):
         """Current observations and outcomes of the agents."""
 
     @property
+    def last_observations(self) -> Any:
+        """Current observations, in the form of the environment."""
+
+    @property
     def are_current(self) -> bool:
         """Whether nothing else has reset or stepped the environment; True if the environment does not count this."""
 
@@ -264,6 +281,11 @@ class UnityAgents:
     def table(self) -> AgentTable:
         """Agent table."""
         return self._env.table
+
+    @property
+    def last_observations(self) -> Any:
+        """Current observations, in the form of the environment."""
+        return self._env.layout.select(self._env.table.observations)
 
     @property
     def are_current(self) -> bool:

@@ -478,7 +478,7 @@ class UnityAlgorithm(BaseAlgorithm):
         if self._steps.decisions < self.env.num_envs:
             return True
         rewards, dones, infos = self._steps.pop(self.env.num_envs)
-        new_obs = self._last_obs
+        new_obs = self._agents.last_observations
         callback.update_locals(locals())
         return callback.on_step()
 

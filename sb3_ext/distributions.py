@@ -144,8 +144,8 @@ class ActionDistribution(Distribution):
         return self._log_std + (_LOG_ROOT_2_PI + 0.5)
 
     def log_prob(self, actions: torch.Tensor) -> torch.Tensor:
-        """Return the log-probabilities of the whole actions, (n,)."""
-        return self.log_probs_per_dimension(actions).sum(1)
+        """Return the log-probabilities of the whole actions, (n,). Those of a single branch may be flat, too."""
+        return self.log_probs_per_dimension(actions.reshape(len(actions), -1)).sum(1)
 
     def entropy(self) -> torch.Tensor:
         """Return the entropies of the whole actions in nats, (n,)."""

@@ -16,7 +16,7 @@ from stable_baselines3.common.preprocessing import is_image_space, is_image_spac
 from stable_baselines3.common.utils import is_vectorized_observation
 from stable_baselines3.common.vec_env import VecTransposeImage
 
-from sb3_ext.agents import Env, SpaceAdapter, agent_spaces, memory_before, unity_behavior
+from sb3_ext.agents import Env, SpaceAdapter, agent_spaces, allowed_actions, memory_before, unity_behavior
 from unity_gym.errors import UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
 from unity_gym.specs import (
@@ -294,7 +294,7 @@ class OnnxPolicy:
         :param action_masks: Action masks, bool (n, sum of branches), True = allowed.
         :return: Actions, and the recurrent state for the next call.
         :raises ValueError: If the observation does not have the shape of the observation space.
-        :raises UnityGymError: If a recurrent policy gets no state in mid-episode.
+        :raises UnityGymError: If a recurrent policy gets no state in mid-episode, or `action_masks` has a wrong shape.
         """
         if isinstance(observation, dict):
             parts = self.observation_space.spaces if isinstance(self.observation_space, spaces.Dict) else {}
@@ -310,9 +310,7 @@ class OnnxPolicy:
         observations = self._adapter.sensor_arrays(batch)
         n = len(observations[0])
         memory = memory_before(state, episode_start, n, self.memory_size)
-        masks: Array = np.ones((n, sum(self.spec.action_spec.discrete_branches)), bool)
-        if action_masks is not None:
-            masks = np.asarray(action_masks, bool).reshape(masks.shape)
+        masks = allowed_actions(action_masks, n, self.spec.action_spec.discrete_branches)
         chosen, memory = self.select_actions(observations, masks, memory, deterministic)
         actions = self._adapter.actions(chosen)
         if not is_batch:

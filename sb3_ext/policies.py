@@ -14,7 +14,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_ext.agents import SpaceAdapter, memory_before
+from sb3_ext.agents import SpaceAdapter, allowed_actions, memory_before
 from sb3_ext.distributions import CONTINUOUS_LIMIT, ActionDistribution, ActionHead, SquashedActionHead
 from sb3_ext.hardware import to_device
 from sb3_ext.networks import NetworkBody
@@ -247,7 +247,7 @@ class AgentPolicy(BasePolicy):
         :param deterministic: Whether to take the most likely actions.
         :param action_masks: Allowed discrete actions, bool (n, sum of branches).
         :return: Actions, and the recurrent state after them, None for policies without one.
-        :raises UnityGymError: If a recurrent policy gets no state in mid-episode.
+        :raises UnityGymError: If a recurrent policy gets no state in mid-episode, or `action_masks` has a wrong shape.
         """
         self.set_training_mode(False)
         tensor, is_batch = self.obs_to_tensor(observation)
@@ -256,7 +256,8 @@ class AgentPolicy(BasePolicy):
         memory = torch.as_tensor(memory_before(state, episode_start, n, self.memory_size), device=self.device)
         masks = None
         if action_masks is not None:
-            masks = torch.as_tensor(action_masks, dtype=torch.bool, device=self.device).reshape(n, -1)
+            branches = self.adapter.spec.action_spec.discrete_branches
+            masks = torch.as_tensor(allowed_actions(action_masks, n, branches), device=self.device)
         with torch.no_grad():
             raw, _, memory = self.act(observations, masks, memory, deterministic)
         actions = self.adapter.actions(self.environment_actions(raw.cpu().numpy()))

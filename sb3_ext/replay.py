@@ -49,6 +49,10 @@ class ReplayBuffer:
         """Return the number of decisions that can be sampled."""
         return self._decisions
 
+    def size(self) -> int:
+        """Return the number of decisions that can be sampled, as SB3's buffers do."""
+        return len(self)
+
     def add(self, trajectories: Trajectories) -> None:
         """Store trajectories of at most `sequence_length` decisions; if they exceed the capacity, the last ones."""
         self._allocate(trajectories)

@@ -478,8 +478,8 @@ def _bind(port: int) -> list[socket.socket]:
                 for host in hosts:
                     chosen = listeners[0].getsockname()[1] if listeners else port
                     listeners.append(sockets.enter_context(_listener(host, chosen)))
-            except (OSError, OverflowError) as error:
-                if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            except OSError as error:
+                if error.errno == errno.EMFILE:
                     raise
                 continue
             sockets.pop_all()

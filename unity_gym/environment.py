@@ -108,6 +108,12 @@ class UnityEnvironment:
             raise InvalidValueError(f"num_areas must be a whole number from 1 to 2147483647, got {num_areas!r}")
         if not isinstance(timeout_wait, (int, float, np.number)) or not timeout_wait > 0:
             raise InvalidValueError(f"timeout_wait must be seconds above 0 (inf for no limit), got {timeout_wait!r}")
+        if base_port is not None and not (
+            isinstance(base_port, (int, np.integer)) and 1 <= base_port + worker_id <= 65535
+        ):
+            raise InvalidValueError(
+                f"base_port must be a whole number, with worker_id from 1 to 65535, got {base_port!r} + {worker_id}"
+            )
         wire_seed(seed)
         self.file_name = None if file_name is None else str(file_name)
         self.seed = seed
@@ -118,7 +124,7 @@ class UnityEnvironment:
             self._port = self.DEFAULT_EDITOR_PORT if file_name is None else 0
         self._no_graphics = no_graphics or (no_graphics_monitor and worker_id != 0)
         self._timeout = timeout_wait
-        self._arguments = tuple(additional_args or ())
+        self._arguments = argument_list(additional_args or ())
         self._log_folder = log_folder
         self._num_areas = num_areas
         self._environment_variables = dict(environment_variables or {})
@@ -632,6 +638,16 @@ def wire_seed(seed: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InvalidValueError(f"seed must be an integer of at least 0, got {seed!r}")
     return int(seed) if seed < 2**31 else int(np.random.SeedSequence(int(seed)).generate_state(1)[0] >> 1)
+
+
+def argument_list(arguments: Sequence[str]) -> list[str]:
+    """Return the additional command-line arguments of a player.
+
+    :raises InvalidValueError: If they are no sequence of strings.
+    """
+    if isinstance(arguments, str) or not all(isinstance(argument, str) for argument in arguments):
+        raise InvalidValueError(f"additional_args must be strings, such as ['-level', '3'], got {arguments!r}")
+    return list(arguments)
 
 
 def _require_sane_rewards(behavior: str, steps: DecisionSteps | TerminalSteps) -> None:

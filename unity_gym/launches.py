@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from unity_gym.display import VirtualDisplay
-from unity_gym.environment import UnityEnvironment, wire_seed
+from unity_gym.environment import UnityEnvironment, argument_list, wire_seed
 from unity_gym.errors import InvalidValueError, UnityGymError
 from unity_gym.options import PlayerOptions
 from unity_gym.player import EMBEDDED
@@ -89,6 +89,13 @@ class _LaunchedPlayer(UnityEnvironment):
         self._awaits_state = False
         self._is_unread = True  # before the message is sent, so that any interruption is noticed
         self._connection.send(encode.step({}, channel.request_at_once()))
+
+    def require_open(self) -> None:
+        """Check that the player was not closed.
+
+        :raises NotReadyError: If it was.
+        """
+        self._require_open()
 
     def discard(self) -> None:
         """Close this player as if it had never been launched: what was sent to it is queued again."""
@@ -228,7 +235,7 @@ class LaunchedPlayers:
 
     def _start(self, worker: int, seed: int, no_graphics: bool) -> _LaunchedPlayer:
         options = self.options
-        arguments = list(options.additional_args)
+        arguments = argument_list(options.additional_args)
         if options.num_areas is not None and str(options.file_name).startswith(EMBEDDED):
             arguments += ["--areas", str(options.num_areas)]
         engine, parameters = EngineConfigurationChannel(), EnvironmentParametersChannel()
@@ -262,7 +269,7 @@ class LaunchedPlayers:
             additional_args=arguments,
             side_channels=channels,
             log_folder=options.log_folder,
-            num_areas=options.num_areas or 1,
+            num_areas=1 if options.num_areas is None else options.num_areas,
             visual_dtype=options.visual_dtype,
             uncompressed_layout=options.uncompressed_layout,
             trust_peer=options.trust_peer,

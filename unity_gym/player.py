@@ -120,13 +120,25 @@ class Player:
         self._process.end()
 
 
+def _imports_from_current_folder() -> bool:
+    try:
+        return not {"", os.getcwd()}.isdisjoint(sys.path)
+    except FileNotFoundError:  # the folder was deleted
+        return False
+
+
 def player_command(file_name: str) -> list[str]:
     """Return the command that executes a player of this name.
 
     :raises PlayerError: If there is no executable.
     """
     if file_name.startswith(EMBEDDED):
-        return [sys.executable, "-m", "unity_gym.scenes", file_name.removeprefix(EMBEDDED)]
+        scene = file_name.removeprefix(EMBEDDED)
+        # A scene of the user's own may be in the current folder. Files there that have the name of a module are not
+        # imported otherwise, unless this process imports them, too. Python 3.10 has no such option.
+        is_own = ":" in scene
+        options = ["-P"] if sys.version_info >= (3, 11) and not (is_own or _imports_from_current_folder()) else []
+        return [sys.executable, *options, "-m", "unity_gym.scenes", scene]
     path = Path(file_name).expanduser().absolute()
     candidates = [path, *(Path(f"{path}{suffix}") for suffix in _SUFFIXES.get(sys.platform, ()))]
     for candidate in candidates:

@@ -338,6 +338,8 @@ class PlayerPool(LaunchedPlayers):
 
     def _require_ready(self, workers: Iterable[int]) -> None:
         if self._is_interrupted:
+            for player in self.players:
+                player.require_open()
             raise NotReadyError("the last step was interrupted: call reset()")
         if busy := sorted(self._under_way.intersection(workers)):
             raise NotReadyError(f"the players {busy} have not answered their last step: call receive(), or reset()")
