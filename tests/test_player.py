@@ -74,6 +74,34 @@ def test_a_player_gets_its_arguments(script: Callable[[str], str], tmp_path: Pat
     assert player.log_tail() == expected
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_player_does_not_inherit_that_this_process_ignores_signals(
+    script: Callable[[str], str], tmp_path: Path
+) -> None:
+    stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_IGN) for number in stops]
+    try:
+        player = Player(script("grep SigIgn /proc/self/status"), 5007, no_graphics=True, log_folder=tmp_path)
+        player.close()
+    finally:
+        for number, handler in zip(stops, before, strict=True):
+            signal.signal(number, handler)
+    ignored = int(player.log_tail().split()[1], 16)
+    assert not any(ignored >> (number - 1) & 1 for number in stops)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 always imports from the current folder")
+def test_a_file_in_the_current_folder_with_the_name_of_a_module_does_not_break_a_player(tmp_path: Path) -> None:
+    (tmp_path / "secrets.py").write_text("raise ImportError", encoding="utf-8")
+    (tmp_path / "scripts").mkdir()
+    path = tmp_path / "scripts" / "play.py"
+    path.write_text(
+        "import gymnasium, unity_gym\nenv = gymnasium.make('Unity-Basic-v0')\nenv.reset()\nenv.close()\n",
+        encoding="utf-8",
+    )
+    subprocess.run([sys.executable, str(path)], cwd=tmp_path, check=True, timeout=100)
+
+
 @pytest.mark.parametrize("suffix", ["", ".x86_64", ".x86"])
 @pytest.mark.skipif(sys.platform != "linux", reason="the suffixes of Linux builds")
 def test_a_linux_build_is_found_with_and_without_its_suffix(tmp_path: Path, suffix: str) -> None:

@@ -155,6 +155,13 @@ def test_a_virtual_screen_starts_and_ends_with_its_player(tmp_path: Path) -> Non
     assert not screens[0].is_running()
 
 
+@pytest.mark.parametrize("options", [{"num_areas": 0}, {"base_port": -3}, {"additional_args": "--areas 1"}])
+def test_an_invalid_option_is_named_before_a_player_starts(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(InvalidValueError, match=name):
+        PlayerPool(PlayerOptions(file_name="embedded:Basic", **options))
+
+
 def test_a_missing_xvfb_raises_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(PlayerError, match="install xvfb"):

@@ -131,8 +131,9 @@ def test_wrong_calls_raise() -> None:
             env.step(wrong)
     env.close()
     env.close()
-    with pytest.raises(NotReadyError, match="closed"):
-        env.reset()
+    for call in (env.reset, lambda: env.step(np.zeros(2, np.float32))):
+        with pytest.raises(NotReadyError, match="closed"):
+            call()
 
 
 def test_a_scene_of_many_agents_raises_with_the_remedy() -> None:

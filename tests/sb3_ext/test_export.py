@@ -24,7 +24,7 @@ from sb3_ext.export import export_onnx
 from sb3_ext.policies import UnityPolicy
 from stand_ins import all_sensors_player, scripted_player
 from stand_ins.toy_environments import make_toys
-from unity_gym.errors import UnityGymError
+from unity_gym.errors import InvalidValueError, UnityGymError
 from unity_gym.spaces import ObservationLayout, action_space
 from unity_gym.specs import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
@@ -491,6 +491,8 @@ def test_unitys_files_without_deterministic_outputs_return_the_most_likely_actio
     assert not (sampled == 1).any()
     best, _ = policy.predict(batch, deterministic=True, action_masks=masks)
     assert (best == np.bincount(sampled).argmax()).all()
+    with pytest.raises(InvalidValueError, match=r"action_masks must have the shape \(3000, 7\), got \(1, 7\)"):
+        policy.predict(batch, action_masks=masks[:1])
 
 
 def older(name: str, sizes: tuple[int, ...], action: ActionSpec) -> OnnxPolicy:

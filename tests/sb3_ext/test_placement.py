@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import pickle
+import queue
 import re
 import signal
 import time
@@ -23,7 +25,7 @@ import pytest
 from small_runs import assert_equal, await_line, learner_of, players_of, run, weights, workers_of, write
 from stable_baselines3.common.utils import set_random_seed
 
-from sb3_ext import PPO, UnityVecEnv, Workers, joint
+from sb3_ext import PPO, UnityVecEnv, Workers, joint, processes
 from sb3_ext.checkpoints import read_checkpoint
 from sb3_ext.curriculum import EnvironmentParameterManager, ParameterValue
 from sb3_ext.from_settings import build_model
@@ -35,11 +37,11 @@ from sb3_ext.processes import mailbox_of
 from sb3_ext.restarts import RestartPolicy
 from sb3_ext.runs import Run
 from sb3_ext.sampler import Request, Sampler, Samples
-from sb3_ext.served_sampler import SamplerArguments
+from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 from sb3_ext.settings import Constant, ConstantParameters, load, loads
 from sb3_ext.training import place_samplers
 from stand_ins import faulty_player
-from unity_gym.errors import PlayerError, UnityGymError
+from unity_gym.errors import PlayerError, PlayerTimeoutError, UnityGymError
 from unity_gym.options import PlayerOptions
 from unity_gym.pool import PlayerPool
 from unity_gym.specs import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
@@ -60,6 +62,32 @@ def test_weights_and_samples_that_a_pipe_cannot_hold_do_not_wait_for_each_other(
     ours.close()
     with pytest.raises(EOFError):
         mailbox.recv()
+
+
+def test_an_error_of_a_player_is_the_last_response_of_a_sampler_although_it_is_an_os_error() -> None:
+    class Hanging:
+        @property
+        def tables(self) -> dict[str, Any]:
+            raise PlayerTimeoutError("The player sent nothing for 4 s.")
+
+    answers: list[Any] = []
+    calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    calls.put(("appeared", ()))
+    serve(Mailbox(calls, answers.append), SamplerArguments(lambda: nullcontext(cast(Any, Hanging())), 0, {}))
+    assert answers[0] is None
+    assert isinstance(answers[1], PlayerTimeoutError)
+
+
+def test_a_process_that_a_signal_finds_during_its_start_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def interrupted() -> Iterator[None]:
+        yield
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "starting_without_signals", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        processes.ProcessChannel(0, SamplerArguments(nullcontext, 0, {}))
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "sac"])
@@ -112,6 +140,24 @@ def test_a_player_that_dies_is_launched_again_and_the_run_ends_as_planned(tmp_pa
     output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert "Basic. Step: 2500. " in output
+
+
+@posix
+def test_when_a_player_fails_for_good_the_experience_of_the_other_worker_is_saved(tmp_path: Path) -> None:
+    sizes = {"buffer_size": 100_000, "batch_size": 100}
+    file = write(tmp_path, "Basic", max_steps=100_000, summary_freq=100, hyperparameters=sizes)
+    flags = ["--env", "Unity-Basic-v0", "--num-envs", "2", "--num-workers", "2", "--max-lifetime-restarts", "0"]
+    process = run(tmp_path, file, *flags, "--run-id", "kept")
+    await_line(process, "Step: 500.")
+    players_of(psutil.Process(process.pid))[0].kill()
+    process.communicate(timeout=100)
+    assert process.returncode == 1
+    (saved,) = (tmp_path / "kept" / "Basic").glob("experience-*.npz")
+    with np.load(saved) as experience:
+        decisions = experience["0.lengths"].sum()
+    timesteps = int(saved.stem.split("-")[1])
+    assert timesteps >= 500
+    assert decisions == pytest.approx(timesteps / 2, rel=0.3)
 
 
 @contextmanager
@@ -233,6 +279,40 @@ def test_a_stop_ends_the_wait_of_a_worker_for_a_player_that_hangs() -> None:
             assert not sampler.result(lambda: time.monotonic() < started + 0.3).trajectories
             assert time.monotonic() - started < 5
             assert sampler.peek(name) is None
+
+
+@posix
+@pytest.mark.parametrize("place", [None, Workers(1)], ids=["here", "worker"])
+@pytest.mark.parametrize("reset", ["set_team", "set_parameters"])
+def test_a_stop_ends_the_reset_of_a_player_that_hangs(place: Workers | None, reset: str) -> None:
+    options = PlayerOptions(file_name="embedded:Basic", num_areas=1)
+    with ExitStack() as stack:
+        if place is None:
+            pool = stack.enter_context(closing(PlayerPool(options)))
+            pool.reset()
+            sampler: Any = LocalSampler(Sampler(pool))
+        else:
+            (sampler,) = stack.enter_context(place.samplers(PlayerCopies(options), is_asynchronous=False))
+        name = learner_of(sampler).name
+        sampler.start(Request({}, {name: 20}))
+        sampler.result(lambda: True)
+        (player,) = players_of(psutil.Process())
+        with hanging(player):
+            started = time.monotonic()
+            getattr(sampler, reset)("", True, lambda: time.monotonic() < started + 0.3)
+            assert time.monotonic() - started < 5
+            assert sampler.peek(name) is None
+
+
+def test_a_sampler_without_agents_of_the_behavior_that_learns_returns() -> None:
+    with closing(PlayerPool(PlayerOptions(file_name="embedded:Basic", num_areas=1))) as pool:
+        pool.reset()
+        sampler = LocalSampler(Sampler(pool))
+        name = learner_of(sampler).name
+        sampler.start(Request({"Other": 20}, {"Other": 20}))
+        samples = sampler.result(lambda: True)
+        assert samples.decisions[name] == 100
+        assert not samples.trajectories
 
 
 @posix
@@ -483,15 +563,23 @@ def test_a_signal_ends_the_wait_for_a_sampler_that_cannot_restart() -> None:
 
 
 class StagedSampler:
-    """A sampler that returns 10 decisions on each request."""
+    """A sampler that returns 10 decisions on each request, or raises an error."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception | None = None) -> None:
         self.requests: list[Request] = []
+        self.error, self.is_collecting = error, False
 
     def start(self, request: Request) -> None:
         self.requests.append(request)
+        self.is_collecting = True
+
+    def stop(self) -> None:
+        assert self.is_collecting
 
     def result(self, proceed: Any) -> Samples:  # noqa: ARG002
+        self.is_collecting = False
+        if self.error is not None:
+            raise self.error
         return Samples(stored={"Ball": 10})
 
 
@@ -512,6 +600,19 @@ class StagedTraining(JointTraining):
     def _take(self, number: int, samples: Samples) -> None:
         self.order.append(number)
         super()._take(number, samples)
+
+
+def test_after_an_error_of_a_sampler_the_samples_of_the_others_are_processed() -> None:
+    failing, further = (StagedSampler(PlayerError(f"player {number} ended")) for number in (0, 1))
+    samplers = [StagedSampler(), failing, further, StagedSampler()]
+    training = StagedTraining(samplers)
+    with pytest.raises(PlayerError, match="player 0 ended"):
+        training._collect(Request({"Ball": 10}, {}))
+    assert training.order == [0]
+    training._stop_samplers()
+    assert training.order == [0, 3]
+    assert training._learners["Ball"].model.num_timesteps == 20
+    assert not any(sampler.is_collecting for sampler in samplers)
 
 
 def test_a_sampler_that_finishes_first_continues_at_once_and_a_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:

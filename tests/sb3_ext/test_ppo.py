@@ -429,6 +429,21 @@ class Once(BaseCallback):
         return True
 
 
+class NewObservations(BaseCallback):
+    """A callback that compares `new_obs` with the current observations."""
+
+    def _on_step(self) -> bool:
+        env = self.training_env.unwrapped
+        np.testing.assert_array_equal(self.locals["new_obs"], env.layout.select(env.table.observations))
+        return True
+
+
+def test_a_callback_gets_the_current_observations() -> None:
+    env = UnityVecEnv("Unity-3DBall-v0", num_envs=4, seed=0)
+    PPO("UnityPolicy", env, buffer_size=80, batch_size=40).learn(80, NewObservations())
+    env.close()
+
+
 class Stop(BaseCallback):
     """A callback that stops the training at its n-th call."""
 
@@ -533,6 +548,9 @@ def test_predict_respects_the_mask() -> None:
     model = PPO("UnityPolicy", env, device="cpu")
     masks = np.tile([False, True, False, False, True], (40, 1))
     chosen, _ = model.predict(np.zeros((40, 4), np.float32), action_masks=masks)
+    for wrong in (masks[0], masks[:, :1], masks[:, :4]):
+        with pytest.raises(InvalidValueError, match=r"action_masks must have the shape \(40, 5\)"):
+            model.predict(np.zeros((40, 4), np.float32), action_masks=wrong)
     np.testing.assert_array_equal(chosen, [[1, 1]] * 40)
     env.close()
 

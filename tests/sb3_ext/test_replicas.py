@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -64,6 +65,15 @@ def test_two_processes_give_the_weights_of_one(kind: type[PPO] | type[SAC], is_c
         torch.testing.assert_close(two.policy.state_dict()[name], weights, rtol=0, atol=1e-5)
     assert any((weights != start[name]).any() for name, weights in one.policy.state_dict().items())
     assert one.policy.body.normalization.count == 1 + 300
+
+
+def test_later_processes_get_experience_from_before_their_start_once() -> None:
+    model = model_of(SAC, buffer_size=1000)
+    model._replicas = cast(Any, SimpleNamespace(close=lambda: None))
+    model.add(trajectories(np.random.default_rng(0), [1] * 50))
+    model.stop_replicas()
+    assert not model.replica_state()["_unsent"]
+    assert model.replay_buffer.size() == 50
 
 
 def test_a_process_that_dies_ends_the_training_with_one_error() -> None:

@@ -491,6 +491,7 @@ def test_the_policy_has_the_methods_of_sb3(kind: type[PPO], actions: spaces.Spac
     np.testing.assert_allclose(again.detach(), policy.predict_values(seen).detach())
     np.testing.assert_allclose(same.detach(), log_probs.detach(), atol=1e-6)
     distribution = policy.get_distribution(seen)
+    np.testing.assert_allclose(distribution.log_prob(done).detach(), log_probs.detach(), atol=1e-6)
     np.testing.assert_allclose(distribution.entropy().detach(), entropies.detach())
     best, _ = model.predict(seen.numpy(), deterministic=True)
     shown = model.policy.environment_actions(distribution.mode().detach().numpy())

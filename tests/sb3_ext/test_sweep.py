@@ -339,6 +339,43 @@ def test_a_study_that_ends_within_a_line_is_reported_and_not_changed(
     assert main(["sweep", str(path), "--results-dir", str(tmp_path), "--resume"]) == 0
 
 
+def test_a_sweep_that_runs_is_not_deleted(tmp_path: Path, trained: list[RunSettings]) -> None:
+    place = {"checkpoint_settings.results_dir": str(tmp_path)}
+    running = Sweep(sweep_file(tmp_path), place)
+    with locked(running._lock), pytest.raises(UnityGymError, match=r"another process runs the sweep in .*--resume to"):
+        Sweep(sweep_file(tmp_path), place | {"checkpoint_settings.force": True})
+    running.run()
+    assert len(trained) == 2
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_process_for_which_no_trial_is_left_ends_without_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sweep_file(tmp_path, trials=1)
+    running = Sweep(path, {"checkpoint_settings.results_dir": str(tmp_path)})
+    with locked(running._lock):
+        running._study.ask().set_user_attr("process", running._lock.name)
+        assert main(["sweep", str(path), "--results-dir", str(tmp_path), "--resume"]) == 0
+    assert "No trial in " in capsys.readouterr().out
+
+
+def test_two_processes_that_find_a_lost_trial_at_once_repeat_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, place = sweep_file(tmp_path), {"checkpoint_settings.results_dir": str(tmp_path)}
+    killed = Sweep(path, place)
+    killed._study.ask().set_user_attr("process", killed._lock.name)
+    killed._lock.parent.mkdir()
+    killed._lock.touch()
+    first, second = (Sweep(path, place | {"checkpoint_settings.resume": True}) for _ in range(2))
+    found = second._study.get_trials()
+    monkeypatch.setattr(second._study, "get_trials", lambda **_: found)
+    first._repeat_lost_trials()
+    second._repeat_lost_trials()
+    assert [trial.state.name for trial in first._study.trials] == ["FAIL", "WAITING"]
+
+
 def test_a_folder_is_not_overwritten(tmp_path: Path, trained: list[RunSettings]) -> None:
     place = {"checkpoint_settings.results_dir": str(tmp_path)}
     path = sweep_file(tmp_path)
