@@ -299,6 +299,9 @@ class JointTraining:
     def _learn_the_last(self) -> None:
         """Wait for the outcomes of the last decisions, and finish all updates."""
         self._collect(Request({}, {}))
+        for learner in self._learners.values():
+            if learner.name not in self._complete:  # a sampler that was lost meanwhile has no last timesteps
+                self._finished[learner.name].update(range(len(self._samplers)))
         self._learn_from_rest()
         for learner in self._learners.values():
             self._finish_update(learner)

@@ -409,7 +409,8 @@ class Training(JointTraining):
         """
         if failed:
             self._stop_samplers()
-        lines = []
+        lines: list[str] = []
+        errors: list[UnityGymError] = []
         for name in self._records:
             learner = self._learners[name]
             experience: list[Trajectories] = []
@@ -419,8 +420,13 @@ class Training(JointTraining):
             except Exception:
                 if not failed:
                     raise
-            lines.append(self._records[name].finish(experience))
+            try:
+                lines.append(self._records[name].finish(experience))
+            except UnityGymError as error:  # which does not prevent that the others are saved
+                errors.append(error)
         self._write_status()
+        if errors:
+            raise errors[0]
         self._draw()
         self.is_saved = True
         with suppress(*([OutputClosedError] if self._interrupted else [])):

@@ -34,6 +34,7 @@ from sb3_ext.learn import main
 from sb3_ext.placement import LocalSampler, Place, RemoteSampler, SamplerLostError
 from sb3_ext.player_copies import PlayerCopies
 from sb3_ext.processes import mailbox_of
+from sb3_ext.records import BehaviorRecord
 from sb3_ext.restarts import RestartPolicy
 from sb3_ext.runs import Run
 from sb3_ext.sampler import Request, Sampler, Samples
@@ -140,6 +141,26 @@ def test_a_player_that_dies_is_launched_again_and_the_run_ends_as_planned(tmp_pa
     output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert "Basic. Step: 2500. " in output
+
+
+def test_a_behavior_that_cannot_be_saved_does_not_prevent_that_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish = BehaviorRecord.finish
+
+    def fail_once(self: BehaviorRecord, *arguments: Any) -> str:
+        if not failed:
+            failed.append(self.name)
+            raise UnityGymError("the file cannot be written")
+        return finish(self, *arguments)
+
+    failed: list[str] = []
+    monkeypatch.setattr(BehaviorRecord, "finish", fail_once)
+    file = write(tmp_path, "WallJump", max_steps=300)
+    assert main([str(file), "--env", "Unity-WallJump-v0", "--results-dir", str(tmp_path), "--run-id", "part"]) == 1
+    assert "the file cannot be written" in capsys.readouterr().err
+    (other,) = {"SmallWallJump", "BigWallJump"} - {*failed}
+    assert (tmp_path / "part" / f"{other}.onnx").exists()
 
 
 @posix
@@ -389,8 +410,6 @@ def test_experience_not_yet_learned_from_is_used_after_resume(tmp_path: Path) ->
 
 
 def test_any_error_saves_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sb3_ext.records import BehaviorRecord
-
     def fail(*_: Any) -> str:
         raise ValueError("the histogram is empty")
 
@@ -613,6 +632,15 @@ def test_after_an_error_of_a_sampler_the_samples_of_the_others_are_processed() -
     assert training.order == [0, 3]
     assert training._learners["Ball"].model.num_timesteps == 20
     assert not any(sampler.is_collecting for sampler in samplers)
+
+
+def test_the_last_timesteps_are_learned_from_although_a_sampler_was_lost() -> None:
+    training = StagedTraining([StagedSampler(), StagedSampler()])  # neither reports the end of a behavior
+    learner: Any = training._learners["Ball"]
+    learner.learns, learner.teacher, learner.model.has_experience = False, None, True
+    learner.update = lambda: setattr(learner.model, "has_experience", False)
+    training._learn_the_last()
+    assert not learner.model.has_experience
 
 
 def test_a_sampler_that_finishes_first_continues_at_once_and_a_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:
