@@ -149,17 +149,17 @@ class Replicas:
         self._connections: list[Connection] = []
         self._processes = []
         self._have_started = False
-        for rank, device in enumerate(devices, 1):
-            connection, remote_end = context.Pipe()
-            arguments = (remote_end, rank, size, self._store.port, device, torch.get_num_threads())
-            process = context.Process(target=_replicate, args=arguments, daemon=True, name=f"learner-{rank}")
-            with starting_without_signals():
-                process.start()
-            remote_end.close()
-            self._connections.append(connection)
-            self._processes.append(process)
         atexit.register(self.close)  # before multiprocessing joins the processes, which ignore its SIGTERM
         try:
+            for rank, device in enumerate(devices, 1):
+                connection, remote_end = context.Pipe()
+                arguments = (remote_end, rank, size, self._store.port, device, torch.get_num_threads())
+                process = context.Process(target=_replicate, args=arguments, daemon=True, name=f"learner-{rank}")
+                with starting_without_signals():
+                    process.start()
+                    self._connections.append(connection)
+                    self._processes.append(process)
+                remote_end.close()
             for process, connection in zip(self._processes, self._connections, strict=True):
                 first_message(connection, process.sentinel)
                 connection.send_bytes(state)

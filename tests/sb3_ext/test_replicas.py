@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +18,7 @@ import torch
 from random_experience import model_of, trajectories
 from small_runs import await_line, run, workers_of, write
 
-from sb3_ext import PPO, SAC
+from sb3_ext import PPO, SAC, replicas
 from sb3_ext.learn import main
 from unity_gym.errors import UnityGymError
 
@@ -74,6 +76,21 @@ def test_later_processes_get_experience_from_before_their_start_once() -> None:
     model.stop_replicas()
     assert not model.replica_state()["_unsent"]
     assert model.replay_buffer.size() == 50
+
+
+def test_a_signal_during_the_start_of_a_process_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def interrupted() -> Iterator[None]:
+        yield
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(replicas, "starting_without_signals", interrupted)
+    model = model_of(PPO, buffer_size=100, batch_size=50)
+    model.learner_devices = ("cpu",)
+    model.add(trajectories(np.random.default_rng(0), [100]))
+    with pytest.raises(KeyboardInterrupt):
+        model.train()
+    assert not learners()
 
 
 def test_a_process_that_dies_ends_the_training_with_one_error() -> None:
