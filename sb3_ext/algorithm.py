@@ -94,6 +94,14 @@ def acting_generator(device: torch.device) -> torch.Generator:
     return generator
 
 
+def acting_seed(name: str, timesteps: int, sampler: int = 0) -> int:
+    """Return the seed of the sampled actions of a behavior in a sampler, which differs from that of all others.
+
+    It depends on torch's seed. With the timesteps, a resumed training does not repeat the numbers of its start.
+    """
+    return int(np.random.SeedSequence([torch.initial_seed(), timesteps, sampler, *name.encode()]).generate_state(1)[0])
+
+
 class _Steps:
     """Results of the environment steps since the last call of `on_step`."""
 
@@ -431,6 +439,11 @@ class UnityAlgorithm(BaseAlgorithm):
             self._generator = acting_generator(self.device)
         self._collector = Collector(self.acting_policy, self.collection, self._generator)
         self._collector.version = self.version
+
+    def reseed_actions(self, name: str) -> None:
+        """Sample actions with random numbers of this behavior's own; see `acting_seed`."""
+        assert self._generator is not None
+        self._generator.manual_seed(acting_seed(name, self.num_timesteps))
 
     def require_spec(self, spec: BehaviorSpec) -> None:
         """Check that the model fits a behavior.

@@ -370,6 +370,15 @@ class BC(UnityAlgorithm):
             self._train_epoch(rollout, rollout.sequences(length), None)
         self._set_log_std(rollout, rollout.sequences(length))
 
+    def discard_experience(self) -> None:
+        """End the episodes of the teacher that are running, as its agents start new ones; what was watched is kept."""
+        ended = np.zeros(0, np.int64)
+        for trajectories in reversed(self._watched):
+            rows = trajectories.ends["row"]
+            newest = len(rows) - 1 - np.unique(rows[::-1], return_index=True)[1]  # the last part of each row
+            trajectories.ends["is_episode_end"][newest[~np.isin(rows[newest], ended)]] = True
+            ended = np.union1d(ended, rows)
+
     def watch(self, trajectories: Trajectories, teacher: AgentPolicy) -> None:
         """Store trajectories of another behavior, to learn from them in the next updates.
 

@@ -33,7 +33,7 @@ class ActionHead(nn.Module):
     def __init__(self, features: int, spec: ActionSpec, log_std_init: float = 0.0) -> None:
         super().__init__()
         self.mean = linear(features, spec.continuous_size, kaiming(0.2)) if spec.continuous_size else None
-        self.log_std = nn.Parameter(torch.full((spec.continuous_size,), log_std_init))
+        self.log_std = nn.Parameter(torch.full((spec.continuous_size,), float(log_std_init)))
         self.logits = linear(features, sum(spec.discrete_branches), kaiming(0.1)) if spec.discrete_size else None
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:

@@ -96,7 +96,10 @@ class JointTraining:
                 self._set_learning_team(team)
 
     def _add_learner(self, name: str, spec: BehaviorSpec) -> None:
-        learner = self._learners[name] = self._build_learner(name, spec)
+        learner = self._build_learner(name, spec)
+        if self._learners or learner.model.num_timesteps:
+            learner.model.reseed_actions(name)
+        self._learners[name] = learner
         if learner.teacher in self._learners:
             learner.require_teacher(self._learners[learner.teacher])
         for student in self._students(name):

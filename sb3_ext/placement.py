@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from sb3_ext.algorithm import acting_seed
 from sb3_ext.curriculum import ParameterValue
 from sb3_ext.experience import Trajectories
 from sb3_ext.learner import Learner
@@ -275,10 +276,10 @@ class RemoteSampler:
     def _assignment(self, learner: Learner) -> tuple[Any, ...]:
         policy = learner.model.acting_policy.acting_copy().to("cpu")
         generator, here = torch.Generator(), learner.model.collector.generator
-        if here is not None and self._number == 0 and here.device.type == "cpu":
+        if here is not None and self._number == 0 and here.device.type == "cpu" and self._is_restored:
             generator.set_state(here.get_state())
         else:
-            generator.manual_seed(torch.initial_seed() + self._number)
+            generator.manual_seed(acting_seed(learner.name, learner.model.num_timesteps, self._number))
         state = (policy, learner.model.collection, generator.get_state(), learner.model.version, learner.self_play)
         # multiprocessing would share the memory of pickled tensors; these are copies.
         return learner.name, pickle.dumps(state), self._number, learner.deterministic

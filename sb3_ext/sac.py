@@ -295,7 +295,8 @@ class SAC(UnityAlgorithm, OffPolicyAlgorithm):
         super().count(decisions)
         if self._has_enough_experience:
             self._owed += decisions / self.steps_per_update
-            self._signals_owed += decisions / (self.reward_signal_steps_per_update or self.steps_per_update)
+            if any(signal.learns for signal in self._signals()):
+                self._signals_owed += decisions / (self.reward_signal_steps_per_update or self.steps_per_update)
 
     def add(self, trajectories: Trajectories) -> None:
         """Store trajectories in the replay buffer, after a running update has finished."""

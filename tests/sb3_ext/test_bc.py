@@ -19,6 +19,7 @@ from stable_baselines3.common.logger import configure
 
 from sb3_ext import BC, PPO, OnnxPolicy, Teacher, UnityVecEnv
 from sb3_ext.bc import _split
+from sb3_ext.experience import Trajectories
 from sb3_ext.expert import Expert
 from stand_ins import changing_agents_player
 from unity_gym.demonstrations import DemonstrationWriter
@@ -519,3 +520,16 @@ def test_bc_learns_3dball_from_unitys_demonstration_and_from_unitys_policy(onlin
     mean, _ = evaluate_policy(model, env, 12, warn=False)
     env.close()
     assert mean > (90 if online else 80)
+
+
+def test_an_episode_of_the_teacher_that_a_reset_has_ended_is_not_continued() -> None:
+    student = BC.from_spec("UnityPolicy", OTHER_SPEC, teacher_steps_per_epoch=5, device="cpu")
+    teacher = PPO.from_spec("UnityPolicy", OTHER_SPEC, device="cpu").policy
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        part = trajectories(rng, [5])
+        part.ends["is_episode_end"][:] = False  # cut at an update
+        student.watch(part, teacher)
+    student.discard_experience()
+    student.watch(trajectories(rng, [5]), teacher)
+    assert Trajectories.join(student._watched).merged().lengths.tolist() == [10, 5]

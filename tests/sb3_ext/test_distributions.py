@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sb3_ext.distributions import ActionDistribution, SquashedActionHead
+from sb3_ext.distributions import ActionDistribution, ActionHead, SquashedActionHead
 from unity_gym.specs import ActionSpec
 
 SPECS = [ActionSpec(3, ()), ActionSpec(0, (4,)), ActionSpec(0, (3, 2)), ActionSpec(2, (3, 4))]
@@ -50,6 +50,10 @@ def test_distributions_agree_with_the_formulas(spec: ActionSpec) -> None:
     np.testing.assert_allclose(distribution.entropy(), entropies.sum(1), atol=2e-5)
     unity = entropies[:, size:].sum(1) + (entropies[:, :size].mean(1) if size else 0)
     np.testing.assert_allclose(distribution.unity_entropy(), unity, atol=1e-5)
+
+
+def test_a_whole_number_is_an_initial_log_standard_deviation() -> None:
+    assert ActionHead(4, ActionSpec(2, ()), log_std_init=-2).log_std.tolist() == [-2.0, -2.0]
 
 
 def test_masked_discrete_actions_are_never_sampled_and_the_mode_is_the_most_likely_allowed() -> None:

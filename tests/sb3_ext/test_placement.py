@@ -22,6 +22,8 @@ from typing import Any, cast
 import numpy as np
 import psutil
 import pytest
+import torch
+from random_experience import SPEC, model_of
 from small_runs import assert_equal, await_line, learner_of, players_of, run, weights, workers_of, write
 from stable_baselines3.common.utils import set_random_seed
 
@@ -31,6 +33,7 @@ from sb3_ext.curriculum import EnvironmentParameterManager, ParameterValue
 from sb3_ext.from_settings import build_model
 from sb3_ext.joint import JointTraining
 from sb3_ext.learn import main
+from sb3_ext.learner import Learner
 from sb3_ext.placement import LocalSampler, Place, RemoteSampler, SamplerLostError
 from sb3_ext.player_copies import PlayerCopies
 from sb3_ext.processes import mailbox_of
@@ -524,6 +527,20 @@ def test_a_sampler_lost_between_collections_restarts_with_all_values_set_since()
     sampler.start(Request({}, {}))
     sampler.result(lambda: True)
     assert again.calls[-1][0] == "collect"
+
+
+def test_each_behavior_and_each_sampler_draws_numbers_of_its_own() -> None:
+    places = [StagedPlace(StagedChannel(100)) for _ in range(2)]
+    samplers = [
+        RemoteSampler(place, SamplerArguments(nullcontext, 0, {}), number, 1) for number, place in enumerate(places)
+    ]
+    learners = []
+    for name in ("Hunter", "Prey"):
+        torch.manual_seed(0)  # as a checkpoint restores the random states of each behavior
+        learners.append(Learner(name, SPEC, model_of(PPO), 100))
+    learners[1].model.reseed_actions("Prey")
+    states = [pickle.loads(sampler._assignment(learner)[1])[2] for sampler in samplers for learner in learners]
+    assert len({bytes(state.numpy()) for state in states}) == 4
 
 
 def test_a_sampler_whose_player_fails_to_launch_once_is_launched_again() -> None:

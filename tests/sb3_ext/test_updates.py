@@ -11,8 +11,9 @@ import torch
 from random_experience import model_of, trajectories
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sb3_ext import PPO, SAC
+from sb3_ext import PPO, RND, SAC, Extrinsic
 from sb3_ext.networks import RunningNormalization, normalization
+from sb3_ext.ppo import _approximate_kl
 from sb3_ext.rollout import Batch, Rollout
 
 
@@ -96,3 +97,26 @@ def test_statistics_are_float32_on_a_device_without_float64(monkeypatch: pytest.
         exact.update(x)
         single.update(x)
     torch.testing.assert_close(single(x), exact(x), rtol=0, atol=1e-3)
+
+
+def test_the_divergences_of_the_dimensions_of_an_action_add_up() -> None:
+    before, after = torch.tensor([0.7, 0.3]), torch.tensor([0.5, 0.5])
+    exact = (before * (before / after).log()).sum()
+    first, second = torch.multinomial(before, 2 * 100_000, replacement=True).view(2, -1)
+    log_ratio = torch.stack([(after / before).log()[first], (after / before).log()[second]], 1)
+    torch.testing.assert_close(_approximate_kl(log_ratio).mean(), 2 * exact, rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize(("signals", "owed"), [([Extrinsic()], 0), ([Extrinsic(), RND()], 100)])
+def test_updates_of_reward_signals_are_due_only_if_one_learns(signals: list[Any], owed: int) -> None:
+    model = model_of(
+        SAC,
+        buffer_size=1000,
+        batch_size=10,
+        steps_per_update=20.0,
+        reward_signal_steps_per_update=1.0,
+        reward_signals=signals,
+    )
+    model.add(trajectories(np.random.default_rng(0), [1] * 100))
+    model.count(100)
+    assert model._signals_owed == owed
