@@ -12,7 +12,7 @@ from sb3_ext.console import print_line
 from sb3_ext.curriculum import EnvironmentParameterManager
 from sb3_ext.launching import require_demonstrations, with_seed
 from sb3_ext.runs import Run
-from sb3_ext.settings import CheckpointSettings, RunSettings
+from sb3_ext.settings import CheckpointSettings, FixedSettings, RunSettings
 from sb3_ext.training import Training, place_samplers
 from unity_gym.errors import UnityGymError
 from unity_gym.machine import usable_cores
@@ -46,10 +46,14 @@ class Arrangement(NamedTuple):
         if self.num_areas is not None:
             asked["num_areas"] = self.num_areas
         endless = {"threaded": self.threaded, "max_steps": sys.maxsize}
-        behaviors = {name: settings.behaviors[name].model_copy(update=endless) for name in settings.behaviors}
+        learning = endless | {"init_path": None}  # the speed does not depend on the weights
+        behaviors = {
+            name: given.model_copy(update=endless if isinstance(given, FixedSettings) else learning)
+            for name, given in settings.behaviors.items()
+        }
         default = settings.default_settings
         if default is not None:
-            default = default.model_copy(update=endless)
+            default = default.model_copy(update=learning)
         environment = type(settings.env_settings).model_validate(asked)
         return settings.model_copy(
             update={"env_settings": environment, "behaviors": behaviors, "default_settings": default}

@@ -170,7 +170,7 @@ def require_source(name: str, settings: BehaviorSettings) -> None:
     if (settings.demo_path is None) == (settings.teacher is None):
         given = "neither" if settings.teacher is None else "both"
         raise UnityGymError(f"behaviors.{name} must have demo_path or teacher, got {given}: bc learns from one of them")
-    for key in ("self_play", "behavioral_cloning", "threaded"):
+    for key in settings.lacks:
         if getattr(settings, key):
             raise UnityGymError(f"behaviors.{name}.{key} must be left out, as trainer_type bc does not have it")
     unused = [signal for signal, _ in settings.reward_signals.items() if signal != "extrinsic"]

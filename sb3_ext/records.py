@@ -65,7 +65,11 @@ class BehaviorRecord:
                 LOG.warning("%s: the run has no checkpoint of it, so that it starts again", name)
             if (initial := run.initial(settings, name)) is not None and (line := start_from(model, initial)):
                 LOG.info("%s: %s", name, line)
-        self.learned_last: str | None = self._checkpoints.status.get("learning_team") if asked.resume else None
+        status = self._checkpoints.status
+        if self.settings.self_play is None:  # since the run was saved
+            for key in ("elo", "learning_team"):
+                status.pop(key, None)
+        self.learned_last: str | None = status.get("learning_team") if asked.resume else None
         """Learning team at the time of saving; None if it was a team of another behavior, or learns again."""
         steps = model.num_timesteps
         self.curve = Curve(self._folder / "rewards.csv", steps if asked.resume else None)

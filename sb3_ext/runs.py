@@ -89,6 +89,13 @@ def _leaves(tree: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{key}", value
 
 
+def _behavior_leaves(settings: RunSettings) -> dict[str, Any]:
+    """Return the settings of the behaviors with their dotted keys; without named ones, those of `default_settings`."""
+    tree = every_value(settings)
+    key = "behaviors" if tree["behaviors"] else "default_settings"
+    return dict(_leaves(tree[key] or {}, key))
+
+
 def _needs_run(behavior: BehaviorSettings) -> bool:
     """Whether a behavior can act with the policy of a run alone."""
     return behavior.init_path is None and not isinstance(behavior, FixedSettings)
@@ -202,10 +209,10 @@ class Run:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                saved = dict(_leaves(every_value(load(path))["behaviors"], "behaviors"))
+                saved = _behavior_leaves(load(path))
         except UnityGymError:
             return None
-        given = dict(_leaves(every_value(settings)["behaviors"], "behaviors"))
+        given = _behavior_leaves(settings)
         changed = [key for key in {**given, **saved} if given.get(key) != saved.get(key)]
         if not changed:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import (
@@ -271,7 +271,7 @@ def _plugged_signal(given: object) -> object:
 
 
 class RewardSignals(Block):
-    """Rewards to maximize; None disables a signal. `extrinsic` is implied only if no signal is given.
+    """Rewards to maximize; an empty signal has its defaults. `extrinsic` is implied only if no signal is given.
 
     Signals of plugins are further keys; see `sb3_ext.plugins`.
     """
@@ -444,6 +444,8 @@ class BCSettings(BehaviorSettings):
 
     The reward is only reported; `time_horizon` is not used.
     """
+
+    lacks: ClassVar[tuple[str, ...]] = ("self_play", "behavioral_cloning", "threaded")
 
     trainer_type: Literal["bc"] = "bc"
     hyperparameters: BCHyperparameters = BCHyperparameters()

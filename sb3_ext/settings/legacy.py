@@ -42,8 +42,9 @@ def upgrade(document: Document, tree: Tree) -> Tree:
         if isinstance(block, dict):
             _upgrade_behavior(document, where, block)
     checkpoints = block_of(tree, "checkpoint_settings")
-    if checkpoints.pop("train_model", None):
-        document.warn(("checkpoint_settings", "train_model"), "is an old key that is not used")
+    for key, remedy in _OLD_CHECKPOINT_KEYS.items():
+        if checkpoints.pop(key, None):
+            document.warn(("checkpoint_settings", key), f"is an old key that is not used{remedy}")
     given = checkpoints.pop("load_model", None)
     if given and "resume" in checkpoints:
         document.warn(("checkpoint_settings", "load_model"), "is an old key that is not used in addition to resume")
@@ -63,6 +64,14 @@ def upgrade(document: Document, tree: Tree) -> Tree:
                 parameters[name] = lessons[0]["value"]
                 document.moved(path, (*path, "curriculum", 0, "value"))
     return tree
+
+
+_OLD_CHECKPOINT_KEYS = {
+    "train_model": "",
+    "lesson": ": a run that is resumed continues with its lessons",
+    "save_freq": ". Give checkpoint_interval under the behaviors instead",
+    "keep_checkpoints": ". Give keep_checkpoints under the behaviors instead",
+}
 
 
 def _upgrade_lessons(document: Document, path: KeyPath, lessons: list[Any]) -> None:
@@ -252,6 +261,7 @@ _FLAT_UNUSED = (
     *("brain_to_imitate", "batches_per_epoch", "demo_path"),  # of the removed trainers
 )
 _FLAT_RATES = ("train_interval", "num_update", "reward_signal_num_update")
+_INHERITED = ("network_settings", "reward_signals", "self_play", "behavioral_cloning")
 _REMOVED_TRAINERS = ("imitation", "online_bc", "offline_bc")
 
 
@@ -299,8 +309,15 @@ def _from_flat(document: Document, sections: Tree, place: KeyPath) -> Tree:
     default_settings = behaviors.pop("default", None)
     if default_settings is None:
         return {"behaviors": behaviors}
-    # Behaviors inherit the reward signals of default_settings; sections did not.
-    if all(_signals(default_settings) <= _signals(block) for block in behaviors.values()):
+    # Behaviors inherit the blocks of default_settings key by key; sections did not.
+    for block in behaviors.values():
+        if "memory" in block_of(default_settings, "network_settings"):
+            block.setdefault("network_settings", {}).setdefault("memory", None)
+    if all(
+        _signals(default_settings) <= _signals(block)
+        and _covers(block, {key: default_settings[key] for key in _INHERITED if key in default_settings})
+        for block in behaviors.values()
+    ):
         return {"default_settings": default_settings, "behaviors": behaviors}
     return {"behaviors": behaviors}
 
@@ -313,6 +330,14 @@ def _warn_of_removed_trainer(document: Document, path: KeyPath, trainer: str, is
         "trainer_type: bc with demo_path: FILE in the current format; to clone a behavior of the scene "
         "(brain_to_imitate), teacher: NAME instead. "
         "trainer: ppo with behavioral_cloning: {demo_path: FILE} also learns from the reward",
+    )
+
+
+def _covers(own: Tree, inherited: Tree) -> bool:
+    """Return whether a block has all keys of another one, so that it inherits none of them; None replaces a block."""
+    return all(
+        key in own and (own[key] is None or not isinstance(value, dict) or _covers(own[key], value))
+        for key, value in inherited.items()
     )
 
 

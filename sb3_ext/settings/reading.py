@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from sb3_ext.settings.behaviors import AnyBehavior, BehaviorSettings, trainer_types
+from sb3_ext.settings.behaviors import AnyBehavior, BCSettings, BehaviorSettings, trainer_types
 from sb3_ext.settings.blocks import OWN, Block
 from sb3_ext.settings.document import Document, KeyPath, SettingsError, Tree, block_of, did_you_mean, either, unshared
 from sb3_ext.settings.legacy import upgrade
@@ -117,7 +117,8 @@ def _apply(document: Document, tree: Tree, flags: Mapping[str, object]) -> None:
         head, *rest = dotted.split(".")
         paths: list[list[str]] = [[head, *rest]]
         if rest[:1] == ["*"]:
-            paths = [[head, name, *rest[1:]] for name in block_of(tree, head)]
+            blocks = block_of(tree, head)
+            paths = [[head, name, *(rest[-1:] if _is_fixed(blocks[name]) else rest[1:])] for name in blocks]
             paths += [["default_settings", *rest[1:]]] if "default_settings" in tree else []
         for path in paths:
             block = tree
@@ -164,14 +165,17 @@ def _inherit(document: Document, tree: Tree) -> None:
             if own.get("trainer_type", base.get("trainer_type")) != base.get("trainer_type"):
                 base = {key: base[key] for key in base if key in BehaviorSettings.model_fields}
                 base.pop("hyperparameters", None)
+            if own.get("trainer_type") == "bc":
+                for key in BCSettings.lacks:
+                    base.pop(key, None)
             if has_mistakes:
                 _note_inherited(document, path, own, base, ("default_settings",))
             behaviors[name] = _merge(base, own)
 
 
-def _is_fixed(behavior: Tree | None) -> bool:
+def _is_fixed(behavior: object) -> bool:
     """Return whether a behavior only acts, and so inherits nothing."""
-    return behavior is not None and behavior.get("trainer_type") == "fixed"
+    return isinstance(behavior, dict) and behavior.get("trainer_type") == "fixed"
 
 
 def _note_inherited(document: Document, path: KeyPath, own: Tree, base: Tree, origin: KeyPath) -> None:

@@ -125,6 +125,8 @@ _HOMES: dict[str, type[Block]] = {
 def unknown_key(key: str, value: object, allowed: list[str]) -> str:
     """Return the message about an unknown key: a similar key, or the block that the key belongs to."""
     homes = [home for home, block in _HOMES.items() if key in block.model_fields]
+    if "buffer_size" in allowed and homes[:1] == ["hyperparameters"]:  # those of another trainer
+        homes = ["hyperparameters of trainer_type ppo"]
     hint = did_you_mean(key, allowed)
     if (
         "behaviors" in allowed

@@ -660,6 +660,19 @@ def test_a_changed_setting_that_ml_agents_lacks_is_named_and_its_default_is_no_c
             assert line is None if given == saved else line is not None and line.endswith(differ)
 
 
+def test_changed_default_settings_without_named_behaviors_are_named(tmp_path: Path) -> None:
+    def settings(steps: int, **checkpoint: object) -> RunSettings:
+        text = f"default_settings: {{trainer_type: ppo, max_steps: {steps}}}"
+        place = {"results_dir": str(tmp_path), "run_id": "first", **checkpoint}
+        return loads(text, flags={f"checkpoint_settings.{key}": value for key, value in place.items()})
+
+    Run(settings(64)).start(settings(64))
+    again = settings(128, resume=True)
+    line = Run(again).changes(again)
+    assert line is not None
+    assert line.endswith(": default_settings.max_steps 128 (was 64)")
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -557,6 +557,19 @@ def test_a_resumed_behavior_that_appears_late_continues_its_turn(
     assert lines == [("Prey", "700"), ("Hunter", "700"), ("Prey", "800"), ("Hunter", "800")]
 
 
+def test_a_run_can_be_resumed_without_self_play(tmp_path: Path, run: Any) -> None:
+    file = Path(config(tmp_path, "Duel"))
+    run(str(file), "--seed", "1")
+    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for steps in (700, 800):
+        tree["behaviors"]["Duelist"] |= {"self_play": None, "max_steps": steps}
+        file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+        run(str(file), "--resume")
+    saved = status(tmp_path / "results" / "r")["Duelist"]
+    assert saved["final_checkpoint"]["steps"] >= 800
+    assert saved.keys().isdisjoint({"elo", "learning_team"})
+
+
 def test_a_player_that_ends_in_the_reset_of_a_team_change_is_launched_again(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

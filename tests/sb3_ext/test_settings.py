@@ -22,6 +22,7 @@ from sb3_ext.runs import Run
 from sb3_ext.settings import (
     Constant,
     Curriculum,
+    FixedSettings,
     Memory,
     PPOHyperparameters,
     RunSettings,
@@ -1101,3 +1102,58 @@ def test_a_file_too_long_for_settings_raises_without_being_parsed() -> None:
 def test_a_value_that_does_not_fit_its_tag_raises(value: str) -> None:
     with pytest.raises(SettingsError):
         loads(f"behaviors: {value}")
+
+
+def test_a_flat_section_inherits_no_key_within_a_block_of_the_default() -> None:
+    text = """
+default: {trainer: ppo, use_recurrent: true, self_play: {window: 20}, summary_freq: 5}
+A: {use_recurrent: false}
+B: {self_play: {save_steps: 5}}
+"""
+    with pytest.warns(UserWarning, match="oldest format"):
+        settings = loads(text)
+    assert settings.default_settings is None
+    assert settings.behaviors["A"].network_settings.memory is None
+    assert settings.behaviors["B"].network_settings.memory is not None
+    play = [settings.behaviors[name].self_play for name in "AB"]
+    assert [None if each is None else (each.window, each.save_steps) for each in play] == [(20, 20000), (10, 5)]
+    assert {behavior.summary_freq for behavior in settings.behaviors.values()} == {5}
+    with pytest.warns(UserWarning, match="oldest format"):
+        settings = loads("default: {trainer: ppo, use_recurrent: true}\nA: {use_recurrent: false}")
+    assert settings.default_settings is not None
+    assert settings.behaviors["A"].network_settings.memory is None
+
+
+def test_old_keys_of_the_checkpoint_settings_are_named_and_left_out() -> None:
+    text = (
+        "behaviors: {A: {trainer_type: ppo}}\ncheckpoint_settings: {save_freq: 50000, lesson: 0, keep_checkpoints: 5}"
+    )
+    with pytest.warns(UserWarning) as caught:
+        loads(text)
+    assert [str(warning.message).partition(" is an old key")[0].split()[-1] for warning in caught] == [
+        "checkpoint_settings.save_freq",
+        "checkpoint_settings.keep_checkpoints",
+    ]
+
+
+def test_the_most_likely_actions_are_requested_of_fixed_policies_too() -> None:
+    text = "behaviors: {A: {trainer_type: fixed, policy: A.onnx}, B: {trainer_type: ppo}}"
+    settings = loads(text, flags={"behaviors.*.network_settings.deterministic": True})
+    fixed, learning = settings.behaviors["A"], settings.behaviors["B"]
+    assert isinstance(fixed, FixedSettings)
+    assert fixed.is_deterministic
+    assert learning.is_deterministic
+
+
+def test_bc_inherits_no_key_that_it_lacks() -> None:
+    text = """
+default_settings: {trainer_type: ppo, threaded: true, self_play: {}, behavioral_cloning: {demo_path: a}, time_horizon: 5}
+behaviors: {A: {trainer_type: bc, demo_path: a.demo}}
+"""
+    cloned = loads(text).behaviors["A"]
+    assert (cloned.threaded, cloned.self_play, cloned.behavioral_cloning, cloned.time_horizon) == (False, None, None, 5)
+
+
+def test_a_hyperparameter_of_another_trainer_is_named_as_such() -> None:
+    message = message_of("behaviors: {A: {trainer_type: sac, hyperparameters: {beta: 0.01}}}")
+    assert "it belongs under hyperparameters of trainer_type ppo" in message
