@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +91,10 @@ def await_line(process: subprocess.Popen[str], part: str) -> None:
         if part in line:
             return
     raise AssertionError(process.communicate())
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of the context, as if Ctrl-C had arrived in it."""
+    yield
+    raise KeyboardInterrupt

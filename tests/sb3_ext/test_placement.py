@@ -24,7 +24,7 @@ import psutil
 import pytest
 import torch
 from random_experience import SPEC, model_of
-from small_runs import assert_equal, await_line, learner_of, players_of, run, weights, workers_of, write
+from small_runs import assert_equal, await_line, interrupted, learner_of, players_of, run, weights, workers_of, write
 from stable_baselines3.common.utils import set_random_seed
 
 from sb3_ext import PPO, UnityVecEnv, Workers, joint, processes
@@ -83,11 +83,6 @@ def test_an_error_of_a_player_is_the_last_response_of_a_sampler_although_it_is_a
 
 
 def test_a_process_that_a_signal_finds_during_its_start_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def interrupted() -> Iterator[None]:
-        yield
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(processes, "starting_without_signals", interrupted)
     with pytest.raises(KeyboardInterrupt):
         processes.ProcessChannel(0, SamplerArguments(nullcontext, 0, {}))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +14,7 @@ import psutil
 import pytest
 import torch
 from random_experience import model_of, trajectories
-from small_runs import await_line, run, workers_of, write
+from small_runs import await_line, interrupted, run, workers_of, write
 
 from sb3_ext import PPO, SAC, replicas
 from sb3_ext.learn import main
@@ -79,11 +77,6 @@ def test_later_processes_get_experience_from_before_their_start_once() -> None:
 
 
 def test_a_signal_during_the_start_of_a_process_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def interrupted() -> Iterator[None]:
-        yield
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(replicas, "starting_without_signals", interrupted)
     model = model_of(PPO, buffer_size=100, batch_size=50)
     model.learner_devices = ("cpu",)

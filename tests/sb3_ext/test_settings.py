@@ -1128,7 +1128,7 @@ def test_old_keys_of_the_checkpoint_settings_are_named_and_left_out() -> None:
     text = (
         "behaviors: {A: {trainer_type: ppo}}\ncheckpoint_settings: {save_freq: 50000, lesson: 0, keep_checkpoints: 5}"
     )
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="is an old key that is not used") as caught:
         loads(text)
     assert [str(warning.message).partition(" is an old key")[0].split()[-1] for warning in caught] == [
         "checkpoint_settings.save_freq",
@@ -1147,7 +1147,8 @@ def test_the_most_likely_actions_are_requested_of_fixed_policies_too() -> None:
 
 def test_bc_inherits_no_key_that_it_lacks() -> None:
     text = """
-default_settings: {trainer_type: ppo, threaded: true, self_play: {}, behavioral_cloning: {demo_path: a}, time_horizon: 5}
+default_settings:
+  {trainer_type: ppo, threaded: true, self_play: {}, behavioral_cloning: {demo_path: a}, time_horizon: 5}
 behaviors: {A: {trainer_type: bc, demo_path: a.demo}}
 """
     cloned = loads(text).behaviors["A"]
