@@ -97,7 +97,7 @@ def acting_generator(device: torch.device) -> torch.Generator:
 def acting_seed(name: str, timesteps: int, sampler: int = 0) -> int:
     """Return the seed of the sampled actions of a behavior in a sampler, which differs from that of all others.
 
-    It depends on torch's seed. With the timesteps, a resumed training does not repeat the numbers of its start.
+    It depends on torch's seed. With the timesteps, a resumed training does not repeat the samples of its start.
     """
     return int(np.random.SeedSequence([torch.initial_seed(), timesteps, sampler, *name.encode()]).generate_state(1)[0])
 
@@ -441,7 +441,7 @@ class UnityAlgorithm(BaseAlgorithm):
         self._collector.version = self.version
 
     def reseed_actions(self, name: str) -> None:
-        """Sample actions with random numbers of this behavior's own; see `acting_seed`."""
+        """Sample actions independently of other behaviors; see `acting_seed`."""
         assert self._generator is not None
         self._generator.manual_seed(acting_seed(name, self.num_timesteps))
 

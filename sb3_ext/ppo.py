@@ -682,8 +682,8 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
 
 
 def _approximate_kl(log_ratio: torch.Tensor) -> torch.Tensor:
-    """Return samples of KL(π_old ‖ π), (m,), from those of log r, (m, columns), whose divergences add up.
+    """Return samples of KL(π_old ‖ π), (m,), from those of log r per dimension or whole action, (m, ratios).
 
-    They are never negative: http://joschu.net/blog/kl-approx.html.
+    The divergences of the dimensions add up. The samples are never negative: http://joschu.net/blog/kl-approx.html.
     """
     return (log_ratio.exp() - 1 - log_ratio).sum(1)

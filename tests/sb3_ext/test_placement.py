@@ -36,6 +36,7 @@ from sb3_ext.learn import main
 from sb3_ext.learner import Learner
 from sb3_ext.placement import LocalSampler, Place, RemoteSampler, SamplerLostError
 from sb3_ext.player_copies import PlayerCopies
+from sb3_ext.plugins import StatsWriter
 from sb3_ext.processes import mailbox_of
 from sb3_ext.records import BehaviorRecord
 from sb3_ext.restarts import RestartPolicy
@@ -43,7 +44,7 @@ from sb3_ext.runs import Run
 from sb3_ext.sampler import Request, Sampler, Samples
 from sb3_ext.served_sampler import Mailbox, SamplerArguments, serve
 from sb3_ext.settings import Constant, ConstantParameters, load, loads
-from sb3_ext.training import place_samplers
+from sb3_ext.training import place_samplers, train
 from stand_ins import faulty_player
 from unity_gym.errors import PlayerError, PlayerTimeoutError, UnityGymError
 from unity_gym.options import PlayerOptions
@@ -159,6 +160,24 @@ def test_a_behavior_that_cannot_be_saved_does_not_prevent_that_the_others_are(
     assert "the file cannot be written" in capsys.readouterr().err
     (other,) = {"SmallWallJump", "BigWallJump"} - {*failed}
     assert (tmp_path / "part" / f"{other}.onnx").exists()
+
+
+def test_an_error_of_a_writer_at_the_end_does_not_prevent_that_the_others_are_closed(tmp_path: Path) -> None:
+    closed: list[StatsWriter] = []
+
+    class Offline(StatsWriter):
+        def write_stats(self, category: str, step: int, values: dict[str, float]) -> None:
+            pass
+
+        def close(self) -> None:
+            closed.append(self)
+            raise ValueError("the service is offline")
+
+    place = {"env_settings.env_path": "Unity-Basic-v0", "checkpoint_settings.results_dir": str(tmp_path)}
+    writers = [Offline(), Offline()]
+    with pytest.raises(ValueError, match="offline"):
+        train(load(write(tmp_path, "Basic", max_steps=100), flags=place), writers)
+    assert sorted(map(id, closed)) == sorted(map(id, writers))
 
 
 @posix
@@ -524,16 +543,23 @@ def test_a_sampler_lost_between_collections_restarts_with_all_values_set_since()
     assert again.calls[-1][0] == "collect"
 
 
-def test_each_behavior_and_each_sampler_draws_numbers_of_its_own() -> None:
+class TrainingOfEqualStates(JointTraining):
+    """Behaviors whose models are built with equal random states, as checkpoints restore them."""
+
+    def _build_learner(self, name: str, spec: BehaviorSpec) -> Learner:
+        torch.manual_seed(0)
+        return Learner(name, spec, model_of(PPO), 100)
+
+
+def test_each_behavior_samples_actions_independently_in_each_sampler() -> None:
     places = [StagedPlace(StagedChannel(100)) for _ in range(2)]
     samplers = [
         RemoteSampler(place, SamplerArguments(nullcontext, 0, {}), number, 1) for number, place in enumerate(places)
     ]
-    learners = []
+    training = TrainingOfEqualStates(samplers)
     for name in ("Hunter", "Prey"):
-        torch.manual_seed(0)  # as a checkpoint restores the random states of each behavior
-        learners.append(Learner(name, SPEC, model_of(PPO), 100))
-    learners[1].model.reseed_actions("Prey")
+        training._add_learner(name, SPEC)
+    learners = training._learners.values()
     states = [pickle.loads(sampler._assignment(learner)[1])[2] for sampler in samplers for learner in learners]
     assert len({bytes(state.numpy()) for state in states}) == 4
 
