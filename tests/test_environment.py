@@ -38,7 +38,7 @@ from unity_gym.errors import (
     ProtocolError,
     UnityGymError,
 )
-from unity_gym.side_channels import FloatPropertiesChannel, RawBytesChannel
+from unity_gym.side_channels import FloatPropertiesChannel, RawBytesChannel, StatsSideChannel
 from unity_gym.specs import ActionSpec, ActionTuple, DecisionStep, TerminalStep
 from unity_gym.wire.messages import RESET, STEP, ListAgentAction, UnityMessage
 
@@ -232,6 +232,9 @@ def test_an_unreferenced_environment_ends_its_player(tmp_path: Path) -> None:
         ({"base_port": "5005"}, InvalidValueError, r"base_port must be a whole number, .*, got '5005' \+ 0"),
         ({"additional_args": "-level 3"}, InvalidValueError, "additional_args must be strings, .*, got '-level 3'"),
         ({"additional_args": ["-level", 3]}, InvalidValueError, r"must be strings, .*, got \['-level', 3\]"),
+        ({"additional_args": 3}, InvalidValueError, "additional_args must be strings, .*, got 3"),
+        ({"side_channels": [1]}, InvalidValueError, r"a list of SideChannel objects, got \[1\]"),
+        ({"side_channels": StatsSideChannel()}, InvalidValueError, "a list of SideChannel objects, got <.*Stats"),
         ({"timeout_wait": None}, InvalidValueError, r"timeout_wait must be seconds above 0 \(inf .*\), got None"),
         ({"timeout_wait": 0}, InvalidValueError, r"timeout_wait must be seconds above 0 \(inf .*\), got 0"),
     ],

@@ -28,6 +28,7 @@ from unity_gym.errors import (
 from unity_gym.peer import Peer
 from unity_gym.player import EMBEDDED, Player
 from unity_gym.side_channels import ReseedingChannel, SideChannel, SideChannels
+from unity_gym.side_channels.channel import channel_list
 from unity_gym.specs import ActionTuple, BehaviorSpec, DecisionSteps, TerminalSteps
 from unity_gym.wire import encode
 from unity_gym.wire.decode import UNREADABLE, BehaviorDecoder, action_spec, parse
@@ -130,7 +131,7 @@ class UnityEnvironment:
         self._environment_variables = dict(environment_variables or {})
         self._image_options = visual_dtype, uncompressed_layout
         self._reseeding = ReseedingChannel()
-        self._side_channels = self._registry([*(side_channels or ()), self._reseeding])
+        self._side_channels = self._registry([*channel_list(side_channels or ()), self._reseeding])
         self._can_reseed = True
         self._trust_peer = trust_peer
         self._closed_because: str | None = None
@@ -645,7 +646,8 @@ def argument_list(arguments: Sequence[str]) -> list[str]:
 
     :raises InvalidValueError: If they are no sequence of strings.
     """
-    if isinstance(arguments, str) or not all(isinstance(argument, str) for argument in arguments):
+    is_list = isinstance(arguments, Sequence) and not isinstance(arguments, str)
+    if not is_list or not all(isinstance(argument, str) for argument in arguments):
         raise InvalidValueError(f"additional_args must be strings, such as ['-level', '3'], got {arguments!r}")
     return list(arguments)
 

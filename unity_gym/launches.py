@@ -25,6 +25,7 @@ from unity_gym.side_channels import (
     SideChannel,
     StatsSideChannel,
 )
+from unity_gym.side_channels.channel import channel_list
 from unity_gym.side_channels.stats import aggregate
 from unity_gym.wire import encode
 
@@ -249,9 +250,10 @@ class LaunchedPlayers:
             target_frame_rate=options.target_frame_rate,
             capture_frame_rate=options.capture_frame_rate,
         )
+        EnvironmentParametersChannel.check(options.environment_parameters)
         for key, value in options.environment_parameters.items():
             parameters.set_float_parameter(key, value)
-        channels: list[SideChannel] = [engine, parameters, *options.side_channels]
+        channels: list[SideChannel] = [engine, parameters, *channel_list(options.side_channels)]
         if not any(isinstance(channel, StatsSideChannel) for channel in channels):
             channels.append(self._stats[worker])
         if self._areas_to_draw:

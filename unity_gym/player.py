@@ -189,7 +189,7 @@ def _new_log(folder: str | Path | None, worker_id: int) -> Path:
             path.replace(path.with_name(f"Player-{worker_id}-prev.log"))
         path.write_bytes(b"")
         return path
-    except OSError as error:
+    except (OSError, TypeError) as error:
         raise PlayerError(f"Cannot write the player's log: {error}. Choose another log_folder.") from error
 
 

@@ -24,7 +24,7 @@ from stand_ins import changing_agents_player, stress_player
 from stand_ins.unity_editor import Editor
 from unity_gym.environment import UnityEnvironment
 from unity_gym.envs import UnityParallelEnv, UnitySingleAgentEnv, UnityVectorEnv
-from unity_gym.errors import InvalidValueError, UnityGymError, UnknownOptionError
+from unity_gym.errors import InvalidValueError, PlayerError, UnityGymError, UnknownOptionError
 from unity_gym.options import PlayerKeywords, PlayerOptions
 from unity_gym.pool import PlayerPool
 from unity_gym.side_channels import FloatPropertiesChannel, OutgoingMessage
@@ -110,8 +110,23 @@ def test_reset_names_environment_parameters_that_are_no_numbers() -> None:
         env.reset(options={"a": "b"})
     with pytest.raises(InvalidValueError, match="'a': inf"):
         env.reset(options={"a": float("inf")})
+    with pytest.raises(InvalidValueError, match=r"a dict, such as .*, got 5"):
+        env.reset(options=5)  # type: ignore[arg-type]
     env.reset(options={"a": np.float32(1), "b": 2})
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"environment_parameters": [1]}, InvalidValueError, r"environment parameters must be a dict, .*, got \[1\]"),
+        ({"side_channels": FloatPropertiesChannel()}, InvalidValueError, "a list of SideChannel objects, got <.*Float"),
+        ({"log_folder": 3}, PlayerError, "Cannot write the player's log: .* not int. Choose another log_folder."),
+    ],
+)
+def test_options_of_the_wrong_type_raise(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        gym.make("Unity-Basic-v0", **options)
 
 
 def test_strings_that_unity_cannot_read_raise() -> None:

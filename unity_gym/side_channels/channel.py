@@ -6,9 +6,9 @@ import struct
 import uuid
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from unity_gym.errors import ProtocolError, UnityGymError
+from unity_gym.errors import InvalidValueError, ProtocolError, UnityGymError
 from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
 
 _MOST_UNKNOWN = 16  # unknown channels that warnings report, if a player always uses new ones
@@ -46,6 +46,16 @@ class OutgoingChannel(SideChannel):
         :raises ProtocolError: Always.
         """
         raise ProtocolError("the player sent a message on a channel that leads to the player only")
+
+
+def channel_list(channels: Sequence[SideChannel]) -> list[SideChannel]:
+    """Return the custom side channels of a player.
+
+    :raises InvalidValueError: If they are no sequence of channels.
+    """
+    if not isinstance(channels, Sequence) or not all(isinstance(channel, SideChannel) for channel in channels):
+        raise InvalidValueError(f"side_channels must be a list of SideChannel objects, got {channels!r}")
+    return list(channels)
 
 
 def frame(channel: SideChannel, payload: bytes) -> bytes:

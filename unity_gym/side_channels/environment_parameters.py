@@ -27,8 +27,12 @@ class EnvironmentParametersChannel(OutgoingChannel):
     def check(parameters: Mapping[Any, Any]) -> None:
         """Check constants before any is set.
 
-        :raises InvalidValueError: If a name is no string, or a value no finite number.
+        :raises InvalidValueError: If they are no mapping, a name is no string, or a value no finite number.
         """
+        if not isinstance(parameters, Mapping):
+            raise InvalidValueError(
+                f"environment parameters must be a dict, such as {{'gravity': 9.81}}, got {parameters!r}"
+            )
         for key, value in parameters.items():
             if not (isinstance(key, str) and isinstance(value, Real) and abs(float(value)) <= _LARGEST):
                 raise InvalidValueError(
