@@ -19,7 +19,6 @@ from stable_baselines3.common.utils import configure_logger
 from sb3_ext.agents import AgentTableLike
 from sb3_ext.algorithm import ACTION_SPACES, UnityAlgorithm
 from sb3_ext.collector import Collection
-from sb3_ext.distributions import CONTINUOUS_LIMIT
 from sb3_ext.experience import Trajectories
 from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_demonstration
 from sb3_ext.imitation import compare, imitation_loss, refresh_memory, sequence_length
@@ -502,14 +501,16 @@ class BC(UnityAlgorithm):
     @torch.no_grad()
     def _set_log_std(self, rollout: Rollout, sequences: Sequences) -> None:
         """Set the standard deviations to the root mean squared error of raw continuous actions."""
+        refresh_memory(self.policy, rollout)
         squares = [
             comparison.error[batch.valid].square()
             for batch in _batches(rollout, sequences)
             if (comparison := compare(self.policy, batch)).error is not None
         ]
         if squares:
-            scale = CONTINUOUS_LIMIT if self.action_scaling == "unity" else 1.0
-            std = torch.cat(squares).mean(0).sqrt() * scale
+            errors = torch.cat(squares)
+            zero, one = (self.policy.mean_actions(raw(errors[:1])) for raw in (torch.zeros_like, torch.ones_like))
+            std = errors.mean(0).sqrt() / (one - zero)[0]
             self.policy.head.log_std.copy_(std.clamp(min=_MIN_STD).log())
 
     def _record_scores(self, scores: Mapping[str, float]) -> None:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 
-from sb3_ext.distributions import CONTINUOUS_LIMIT, Branches
+from sb3_ext.distributions import Branches
 from sb3_ext.expert import DemonstrationSource, Expert, demonstration_exists, require_demonstration
 from sb3_ext.networks.actions import first_actions
 from sb3_ext.optimizer import Adam
 from sb3_ext.policies import AgentPolicy
 from sb3_ext.rollout import Batch, Rollout
 from unity_gym.errors import UnityGymError
-
-_SCALES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "unity": lambda mean: mean / CONTINUOUS_LIMIT,
-    "clip": lambda mean: mean,
-    "tanh": torch.tanh,
-}  # from the output of the head to the environment's action, by `action_scaling`
 
 
 class Comparison(NamedTuple):
@@ -49,7 +42,7 @@ def compare(policy: AgentPolicy, batch: Batch) -> Comparison:
     continuous, discrete = batch.actions.tensor_split([spec.continuous_size], dim=1)
     error = log_probs = agrees = None
     if mean is not None:
-        error = _SCALES[policy.action_scaling](mean) - continuous.clamp(-1, 1)
+        error = policy.mean_actions(mean) - continuous.clamp(-1, 1)
     if logits is not None:
         sizes = spec.discrete_branches
         places = discrete.to(torch.int64) + first_actions(sizes, discrete.device)

@@ -113,6 +113,15 @@ class AgentPolicy(BasePolicy):
         """Return the continuous actions for the environment, in `[-1, 1]`, from raw ones (n, size)."""
         raise NotImplementedError
 
+    def mean_actions(self, mean: torch.Tensor) -> torch.Tensor:
+        """Return the environment's continuous actions (n, size) of the head's means, before clipping to `[-1, 1]`."""
+        raise NotImplementedError
+
+    def bounded_actions(self, actions: torch.Tensor) -> torch.Tensor:
+        """Return actions (n, act_dim) of `act` as in a demonstration: with the continuous ones in `[-1, 1]`."""
+        continuous, discrete = actions.tensor_split([self.adapter.spec.action_spec.continuous_size], dim=1)
+        return torch.cat([self._bounded(continuous), discrete], 1)
+
     def previous_actions(self, actions: torch.Tensor, raw: bool = True) -> torch.Tensor | None:
         """Return actions as the input of the recurrent network at the next decision.
 
@@ -123,9 +132,10 @@ class AgentPolicy(BasePolicy):
         if not self.body.action_size:
             return None
         spec = self.adapter.spec.action_spec
+        if raw:
+            return action_features(self.bounded_actions(actions), spec)
         continuous, discrete = actions.tensor_split([spec.continuous_size], dim=1)
-        bounded = self._bounded(continuous) if raw else continuous.clamp(-1, 1)
-        return action_features(torch.cat([bounded, discrete], 1), spec)
+        return action_features(torch.cat([continuous.clamp(-1, 1), discrete], 1), spec)
 
     def _with_actions(self, memory: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Return the recurrent state (n, memory size) after decisions, with their actions (n, act_dim)."""
@@ -540,11 +550,16 @@ class UnityPolicy(AgentPolicy):
 
     def _bounded(self, continuous: torch.Tensor) -> torch.Tensor:
         if self.action_scaling == "unity":
-            return continuous.clamp(-CONTINUOUS_LIMIT, CONTINUOUS_LIMIT) / CONTINUOUS_LIMIT
+            return self.mean_actions(continuous.clamp(-CONTINUOUS_LIMIT, CONTINUOUS_LIMIT))
         low, high = (torch.as_tensor(bound).to(continuous) for bound in (self.adapter.low, self.adapter.high))
-        clipped = torch.minimum(torch.maximum(continuous, low), high)
-        scaled = (clipped - (high + low) / 2) / ((high - low) / 2)
-        return torch.where(torch.isfinite(high - low), scaled, clipped)
+        return self.mean_actions(torch.minimum(torch.maximum(continuous, low), high))
+
+    def mean_actions(self, mean: torch.Tensor) -> torch.Tensor:
+        """Return the environment's continuous actions of the head's means, see `AgentPolicy`; unbounded ones as is."""
+        if self.action_scaling == "unity":
+            return mean / CONTINUOUS_LIMIT
+        low, high = (torch.as_tensor(bound).to(mean) for bound in (self.adapter.low, self.adapter.high))
+        return torch.where(torch.isfinite(high - low), (mean - (high + low) / 2) / ((high - low) / 2), mean)
 
     def environment_actions(self, actions: Array) -> ActionTuple:
         """Return the actions for the environment from raw actions (n, act_dim)."""

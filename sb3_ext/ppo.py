@@ -27,7 +27,7 @@ from sb3_ext.imitation import BehavioralCloning, checked_cloning
 from sb3_ext.policies import POLICY_ALIASES, UnityPolicy
 from sb3_ext.reward_signals import RewardSignal
 from sb3_ext.reward_signals.updates import SignalUpdates
-from sb3_ext.rollout import CHUNK, Batch, Rollout, advantages, as_tensor
+from sb3_ext.rollout import CHUNK, Batch, Rollout, advantages
 from sb3_ext.sb3_names import PPO_NAMES, Names
 from unity_gym.errors import InvalidValueError, UnityGymError
 
@@ -543,9 +543,7 @@ class PPO(UnityAlgorithm, OnPolicyAlgorithm):
         versions = trajectories.decisions["version"]
         self._records = {"rollout/experience_age": self.version - float(versions.mean())}
         rollout = self._rollout_class.from_trajectories(trajectories, self.device)
-        performed = self.policy.environment_actions(trajectories.decisions["action"])
-        actions = np.hstack([performed.continuous, performed.discrete]).astype(np.float32)
-        rollout.environment_actions = as_tensor(actions, self.device)
+        rollout.environment_actions = self.policy.bounded_actions(rollout.actions)
         for signal in self._signals():
             signal.update_normalization(rollout.observations)
         # Observation statistics stay the same from the decision to the end of the update, so that the first ratio is 1.

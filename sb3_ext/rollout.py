@@ -76,8 +76,8 @@ class Rollout:
 
     - `observations`: one (n, *shape) per sensor; `end_observations`: one (trajectories, *shape) per sensor, after the
       last decisions
-    - `actions`, `log_probs`: float32 (n, dimensions); `environment_actions`: the same actions in the scale of the
-      environment, set by policies of another scale
+    - `actions`, `log_probs`: float32 (n, dimensions); `environment_actions`: the same actions with the
+      continuous ones in `[-1, 1]`, set by policies of another scale
     - `action_masks`: bool (n, sum of branches), True = allowed
     - `memory`: float32 (n, memory size), before each decision; `end_memory`: (trajectories, memory size)
     - `rewards`, `group_rewards`: float32 (n,), caused by each decision

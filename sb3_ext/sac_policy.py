@@ -160,6 +160,10 @@ class UnitySACPolicy(AgentPolicy):
     def _bounded(self, continuous: torch.Tensor) -> torch.Tensor:
         return continuous
 
+    def mean_actions(self, mean: torch.Tensor) -> torch.Tensor:
+        """Return the environment's continuous actions of the head's means; see `AgentPolicy`."""
+        return mean.tanh()
+
     def environment_actions(self, actions: Array) -> ActionTuple:
         """Return the actions for the environment from actions (n, act_dim) of `act`."""
         size = self.adapter.spec.action_spec.continuous_size

@@ -115,10 +115,11 @@ def pull(repo_id: str, local_dir: str = "results", revision: str | None = None) 
     folder = Path(local_dir, repo_id.rpartition("/")[2])
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UnityGymError(f"{folder} exists. Give another --local-dir, or delete it")
-    partial = folder.with_name(f".{folder.name}.partial")
     patterns = [*(f"*.{kind}" for kind in _KINDS), "*events.out.tfevents*"]
     with _asking(repo_id):
-        hub.snapshot_download(repo_id, revision=revision, local_dir=partial, allow_patterns=patterns)
+        commit = hub.HfApi().repo_info(repo_id, revision=revision).sha
+        partial = folder.with_name(f".{folder.name}.{commit}.partial")  # what an interrupted download has left is used
+        hub.snapshot_download(repo_id, revision=commit, local_dir=partial, allow_patterns=patterns)
     shutil.rmtree(partial / ".cache", ignore_errors=True)  # written by the client
     _adopt(partial / CONFIGURATION, folder)
     if folder.exists():

@@ -39,6 +39,7 @@ _TENSORBOARD_TAGS = {
     "rollout/experience_age": "Policy/Experience Age",
 }
 _REWARD_TAGS = ("Environment/Cumulative Reward", "Environment/Group Cumulative Reward")
+_LARGEST_IN_HISTOGRAM = 1e19  # TensorBoard's bins end at 1e20
 _ABBREVIATIONS = {"gail": "GAIL", "rnd": "RND"}
 _VALUES = {"value": "Value", "reward": "Reward", "value_estimate": "Value Estimate"}
 _VALUES["baseline_estimate"] = "Baseline Estimate"
@@ -172,7 +173,8 @@ class Statistics:
             for tag, number in numbers.items():
                 self._board.add_scalar(tag, number, step)
                 if self._methods.get(tag) is StatsAggregationMethod.HISTOGRAM:
-                    self._board.add_histogram(f"{tag}_hist", np.array(self._values[tag]), step)
+                    values = np.clip(self._values[tag], -_LARGEST_IN_HISTOGRAM, _LARGEST_IN_HISTOGRAM)
+                    self._board.add_histogram(f"{tag}_hist", values, step)
             self._board.flush()
 
     def reward_parts(self) -> list[str]:

@@ -188,5 +188,6 @@ def _flat(path: str, tree: object) -> Iterator[tuple[str, object]]:
 
 
 def _allowed(name: str) -> str:
-    """Return a name without the characters that MLflow rejects."""
-    return re.sub(r"[^\w\-. /]", "_", name)
+    """Return a name without the characters, and the empty and relative parts of a path, that MLflow rejects."""
+    parts = re.sub(r"[^\w\-. /]", "_", name).split("/")
+    return "/".join(part for part in parts if part not in ("", ".", ".."))

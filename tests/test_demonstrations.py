@@ -346,7 +346,11 @@ def test_files_of_different_behaviors_are_compared_sensor_by_sensor(tmp_path: Pa
 def test_a_demonstration_fits_its_behavior_and_no_other(tmp_path: Path) -> None:
     spec = SPECS["3 channels"]
     demonstration = load(write(tmp_path / "ours.demo", spec, records(spec)))
-    fit(demonstration, spec)
+    goals = [
+        spec.observation_specs[0],
+        spec.observation_specs[1]._replace(observation_type=ObservationType.GOAL_SIGNAL),
+    ]
+    assert fit(demonstration, spec._replace(observation_specs=goals)).spec.observation_specs == goals
     channels_last = BehaviorSpec([sensor(6, 7, 3), sensor(2)], spec.action_spec)
     with pytest.raises(
         DemonstrationError, match=r"sensor 0: \(3, 6, 7\) .* against \(6, 7, 3\) .*: DIFFERENT\n.*equal"
@@ -705,6 +709,16 @@ def test_a_path_that_would_be_lost_or_overwritten_raises(tmp_path: Path) -> None
         DemonstrationWriter(tmp_path / "nowhere" / "ours.demo", "Behavior", SPECS["goal"])
     with pytest.raises(InvalidValueError, match="uint16"):
         DemonstrationWriter(tmp_path / "new.demo", "Behavior", SPECS["goal"], "uint16")
+
+
+def test_the_records_of_a_killed_process_are_not_overwritten(tmp_path: Path) -> None:
+    spec, added = _vector_demonstration()
+    with DemonstrationWriter(tmp_path / "ours.demo", "Behavior", spec) as writer:
+        for one in added:
+            writer.add(**one)
+        with pytest.raises(DemonstrationError, match=r"ours\.demo\.part is there already.*renaming it"):
+            DemonstrationWriter(writer.path, "Behavior", spec)
+    assert_holds(load(tmp_path / "ours.demo"), added)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -190,6 +191,55 @@ def test_a_dataset_of_others_with_cameras_and_several_branches_is_read(is_hybrid
     if is_hybrid:
         np.testing.assert_array_equal(demonstration.actions.continuous, continuous)
     assert demonstration.terminated.tolist() == [False, False, True]
+
+
+def dataset_of(name: str, space: gym.Space[Any], observations: Any, actions: Any, action_space: Any) -> Any:
+    """Return a dataset of one episode."""
+    n = len(actions)
+    episode = minari.data_collector.EpisodeBuffer(
+        id=0,
+        observations=observations,
+        actions=actions,
+        rewards=[0.0] * n,
+        terminations=[*[False] * (n - 1), True],
+        truncations=[False] * n,
+    )
+    return minari.create_dataset_from_buffers(
+        name, [episode], observation_space=space, action_space=action_space, data_format="hdf5"
+    )
+
+
+def test_bounds_of_actions_become_those_of_unity() -> None:
+    speeds, rng = np.zeros((5, 2), np.float32), np.random.default_rng(0)
+    torques = np.float32([[-2, 0], [2, 1], [0, 0.5], [1, 0.25]])
+    bounds = gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]))
+    demonstration = from_minari(dataset_of("test/torques-v0", gym.spaces.Box(-9, 9, (2,)), speeds, torques, bounds))
+    np.testing.assert_allclose(demonstration.actions.continuous, [[-1, -1], [1, 1], [0, 0], [0.5, -0.5]])
+    unbounded = gym.spaces.Box(-np.inf, np.inf, (2,))
+    small = rng.uniform(-1, 1, (4, 2)).astype(np.float32)
+    kept = from_minari(dataset_of("test/small-v0", gym.spaces.Box(-9, 9, (2,)), speeds, small, unbounded))
+    np.testing.assert_array_equal(kept.actions.continuous, small)
+    wide = dataset_of("test/wide-v0", gym.spaces.Box(-9, 9, (2,)), speeds, torques, unbounded)
+    with pytest.raises(DemonstrationError, match=r"test/wide-v0 has actions without bounds.*RescaleAction"):
+        from_minari(wide)
+
+
+def test_images_of_several_dtypes_are_floats_from_0_to_1(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    seen = {
+        "color": rng.integers(0, 255, (5, 6, 5, 3), dtype=np.uint8),
+        "depth": rng.random((5, 6, 5, 1), np.float32),
+        "gray": rng.uniform(0, 255, (5, 6, 5, 1)).astype(np.float32),
+    }
+    highs = {"color": 255, "depth": 1, "gray": 255}
+    space = gym.spaces.Dict({key: gym.spaces.Box(0, highs[key], v.shape[1:], v.dtype) for key, v in seen.items()})
+    demonstration = from_minari(
+        dataset_of("test/images-v0", space, seen, np.int64([0, 1, 1, 0]), gym.spaces.Discrete(2))
+    )
+    save(demonstration, tmp_path / "images.demo")
+    for read in (demonstration, load(tmp_path / "images.demo", visual_dtype="float32")):
+        for array, (key, values) in zip(read.record_observations, seen.items(), strict=True):
+            np.testing.assert_allclose(array, values.transpose(0, 3, 1, 2) / np.float32(highs[key]), rtol=1e-6)
 
 
 def test_without_minari_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,14 +96,15 @@ def from_minari(dataset: Any, spec: BehaviorSpec | None = None, behavior_name: s
     """Read a Minari dataset as a demonstration for `BC`, `GAIL`, `demonstrations=...` and `save`.
 
     Each `Box` of the observation space becomes a sensor, in the order of `spec` if it has these keys, otherwise in that
-    of the space. Images H×W×C become C×H×W. Masks and group rewards are read from `infos`, if it contains them in the
-    form of `to_minari`.
+    of the space. Images H×W×C become C×H×W. The bounds of continuous actions become −1 and 1. Masks and group rewards
+    are read from `infos`, if it contains them in the form of `to_minari`.
 
     :param dataset: Dataset as a `minari.MinariDataset`, or the name of a local one.
     :param spec: Specification of the behavior, whose sensors the demonstration gets; see
         `unity_gym.demonstrations.fit`. By default it is derived from the dataset's spaces.
     :param behavior_name: Name of the behavior; by default the dataset's.
-    :raises DemonstrationError: If a behavior cannot have the spaces, or the dataset is empty or does not fit `spec`.
+    :raises DemonstrationError: If a behavior cannot have the spaces, the dataset is empty or does not fit `spec`, or
+        actions without bounds are outside of `[-1, 1]`.
     :raises UnityGymError: If Minari is not installed.
     """
     minari = _minari()
@@ -145,15 +146,18 @@ def from_minari(dataset: Any, spec: BehaviorSpec | None = None, behavior_name: s
         headers=(
             DemonstrationHeader(Path(name), name, len(record_done), len(episodes), float(total.sum() / len(episodes))),
         ),
-        record_observations=[
-            _sensor_array(np.concatenate([_at(episode.observations, path) for episode in episodes]), last)
-            for (path, _), last in zip(boxes, channels_last, strict=True)
-        ],
+        record_observations=_sensor_arrays(
+            [np.concatenate([_at(episode.observations, path) for episode in episodes]) for path, _ in boxes],
+            [box for _, box in boxes],
+            channels_last,
+        ),
         record_rewards=record_rewards,
         record_done=record_done,
         rows=rows,
         next_rows=rows + 1,
-        actions=_joined([_acted(own.action_spec, episode.actions, len(episode)) for episode in episodes]),
+        actions=_joined(
+            [_acted(own.action_spec, dataset.action_space, episode.actions, len(episode), name) for episode in episodes]
+        ),
         action_masks=np.concatenate(masks).astype(bool),
         rewards=rewards,
         group_rewards=group.astype(np.float32),
@@ -184,9 +188,20 @@ def _in_space(spec: ActionSpec, actions: ActionTuple) -> Any:
     return {"continuous": actions.continuous, "discrete": discrete} if spec.continuous_size else discrete
 
 
-def _acted(spec: ActionSpec, actions: Any, n: int) -> ActionTuple:
+def _acted(spec: ActionSpec, space: gym.Space[Any], actions: Any, n: int, name: str) -> ActionTuple:
+    """Return the actions of n decisions, with the bounds of the space as −1 and 1."""
     converted = action_tuple(spec, actions, n)
-    return ActionTuple(converted.continuous.astype(np.float32), converted.discrete.astype(np.int32))
+    continuous, box = converted.continuous, space["continuous"] if isinstance(space, gym.spaces.Dict) else space
+    if isinstance(box, gym.spaces.Box):
+        bounded = np.isfinite(box.low) & np.isfinite(box.high)
+        low, high = (np.where(bounded, bound, limit) for bound, limit in ((box.low, -1.0), (box.high, 1.0)))
+        continuous = (continuous - (high + low) / 2) / ((high - low) / 2)
+        if (np.abs(continuous[:, ~bounded]) > 1).any():
+            raise DemonstrationError(
+                f"the dataset {name} has actions without bounds, and some are outside of [-1, 1]: bound the space, "
+                "for example with gymnasium.wrappers.RescaleAction, then record"
+            )
+    return ActionTuple(continuous.astype(np.float32), converted.discrete.astype(np.int32))
 
 
 def _joined(parts: list[ActionTuple]) -> ActionTuple:
@@ -233,10 +248,17 @@ def _is_channels_last(box: gym.spaces.Box) -> bool:
     return len(box.shape) == 3 and box.shape[-1] in (1, 3, 4) and box.shape[0] not in (1, 3, 4)
 
 
-def _sensor_array(values: Array, channels_last: bool) -> Array:
-    """Return the observations of one sensor, uint8 or float32, with images as C×H×W."""
-    array = values if values.dtype == np.uint8 and values.ndim == 4 else values.astype(np.float32)
-    return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if channels_last else array
+def _sensor_arrays(arrays: list[Array], boxes: list[gym.spaces.Box], channels_last: list[bool]) -> list[Array]:
+    """Return the observations of each sensor as float32, with images as C×H×W from 0 to 1, or all of them as uint8."""
+    has_bytes = all(array.dtype == np.uint8 for array in arrays if array.ndim == 4)
+    converted = []
+    for values, box, last in zip(arrays, boxes, channels_last, strict=True):
+        is_image = values.ndim == 4
+        array = values if is_image and has_bytes else values.astype(np.float32)
+        if is_image and not has_bytes and (box.low == 0).all() and (box.high == 255).all():
+            array /= 255
+        converted.append(np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if last else array)
+    return converted
 
 
 def _sensor(box: gym.spaces.Box, path: tuple[Any, ...], channels_last: bool) -> ObservationSpec:

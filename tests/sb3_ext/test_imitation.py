@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -48,10 +50,10 @@ def write(path: Path, action: ActionSpec, lengths: tuple[int, ...] = LENGTHS, se
     return path
 
 
-def make_policy(kind: type[AgentPolicy], action: ActionSpec, **options: Any) -> Any:
+def make_policy(kind: type[AgentPolicy], action: ActionSpec, space: Any = None, **options: Any) -> Any:
     spec = BehaviorSpec(SENSORS, action)
     layout = ObservationLayout(spec)
-    space = action_space(action)
+    space = action_space(action) if space is None else space
     adapter = SpaceAdapter(layout.space, space, (spec, layout))
     torch.manual_seed(0)
     return kind(layout.space, space, lambda _: 1e-3, adapter=adapter, hidden_units=16, **options)  # type: ignore[call-arg]
@@ -164,13 +166,24 @@ def test_a_cloned_policy_acts_at_the_demonstrated_scale(tmp_path: Path) -> None:
     with DemonstrationWriter(tmp_path / "toy.demo", "Toy", spec) as writer:
         for _ in range(100):
             writer.add([np.zeros(3, np.float32), np.zeros(2, np.float32)], ActionTuple(np.array([[0.9, -0.6]])))
-    for kind in (UnityPolicy, UnitySACPolicy):
-        policy = make_policy(kind, spec.action_spec)
-        cloning = BehavioralCloning(tmp_path / "toy.demo", learning_rate=1e-2, n_epochs=100)
+    wide = gym.spaces.Box(np.float32([-2, -1]), np.float32([6, 3]))  # a wrapper's, whose bounds Unity gets as -1 and 1
+    kinds: list[tuple[type[AgentPolicy], dict[str, Any]]] = [
+        (UnityPolicy, {}),
+        (UnityPolicy, {"action_scaling": "clip"}),
+        (UnitySACPolicy, {}),
+    ]
+    for (kind, options), space in itertools.product(kinds, (None, wide)):
+        policy = make_policy(kind, spec.action_spec, space, **options)
+        cloning = BehavioralCloning(tmp_path / "toy.demo", learning_rate=2e-2, n_epochs=200)
         cloning.setup(policy, 1.0, 50)
         cloning.update(0)
         chosen, _ = policy.predict(np.zeros((1, 5), np.float32), deterministic=True)
-        np.testing.assert_allclose(chosen, [[0.9, -0.6]], atol=1e-2)
+        expected = [[0.9, -0.6]] if space is None else [[2 + 4 * 0.9, 1 - 2 * 0.6]]
+        np.testing.assert_allclose(chosen, expected, atol=0.04)
+        raw, *_ = policy.act([torch.randn(9, 3), torch.randn(9, 2)], None, torch.zeros((9, 0)))
+        performed = policy.environment_actions(raw.detach().numpy()).continuous
+        scaled = performed if space is None else (performed - [2, 1]) / [4, 2]
+        np.testing.assert_allclose(policy.bounded_actions(raw).detach(), scaled, atol=1e-6)
 
 
 def recorded_basic(path: Path) -> Path:

@@ -205,6 +205,19 @@ def test_a_run_of_mlagents_is_pushed_to_the_hub_and_can_be_started_from(
     assert "3DBall: mean reward" in capsys.readouterr().out
 
 
+def test_a_pull_that_fails_leaves_nothing_in_the_next_run_of_that_name(server: ModelHub) -> None:
+    server.repositories["anna/ball"] = {"3DBall/3DBall-900.zip": b"anna", "Later.onnx": b"anna"}
+    server.repositories["ben/ball"] = {"3DBall/3DBall-100.zip": b"ben"}
+    server.unreadable.add("Later.onnx")
+    with pytest.raises(UnityGymError, match="anna/ball: the Hugging Face Hub answers"):
+        pull("anna/ball")
+    folder = pull("ben/ball")
+    assert [path.name for path in folder.rglob("*.*")] == ["3DBall-100.zip"]
+    shutil.rmtree(folder)
+    server.unreadable.clear()
+    assert {path.name for path in pull("anna/ball").rglob("*.*")} == {"3DBall-900.zip", "Later.onnx"}
+
+
 def test_a_repository_of_mlagents_push_to_hf_can_be_pulled(
     server: ModelHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

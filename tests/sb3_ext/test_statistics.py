@@ -18,6 +18,7 @@ from sb3_ext.run_logs import Timers
 from sb3_ext.statistics import Statistics
 from stand_ins import changing_agents_player, classroom_player
 from unity_gym.errors import UnityGymError
+from unity_gym.side_channels import StatsAggregationMethod
 
 SEED = 3
 
@@ -96,6 +97,16 @@ def test_episodes_and_records_are_aggregated_as_in_unitys_trainer() -> None:
             "Policy/Entropy": -1,
         }
     )
+
+
+def test_a_histogram_may_contain_the_largest_number_of_unity(tmp_path: Path) -> None:
+    statistics = Statistics(tmp_path, 0, [], [])
+    statistics.add_stats([{0: {"distance": [(3.4e38, StatsAggregationMethod.HISTOGRAM)]}}])
+    statistics.write("B", 100, Timers())
+    statistics.close()
+    events = EventAccumulator(str(tmp_path), {"histograms": 0}).Reload()
+    (histogram,) = events.Histograms("distance_hist")
+    assert histogram.histogram_value.max == 1e19
 
 
 def test_a_complete_behavior_gathers_no_more_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

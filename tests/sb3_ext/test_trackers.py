@@ -68,6 +68,16 @@ def test_mlflow_gets_a_run_and_resuming_continues_it(
     assert [artifact.path for artifact in client.list_artifacts(found.info.run_id)] == ["Basic.onnx"]
 
 
+def test_mlflow_takes_every_name_of_a_statistic(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{run}/mlflow.db")
+    names = {"Goal/": "Goal", "Goals//Hit": "Goals/Hit", "../Wall": "Wall", "Size (m)": "Size _m_"}
+    track("mlflow", run, {100: dict.fromkeys(names, 1.0)})
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run}/mlflow.db")
+    (found,) = client.search_runs([client.get_experiment_by_name("unity-gym").experiment_id])
+    assert set(found.data.metrics) == {f"Basic/{name}" for name in names.values()}
+
+
 def test_wandb_gets_a_run_and_resuming_continues_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

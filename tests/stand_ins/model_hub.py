@@ -13,8 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
 
 class ModelHub(ThreadingHTTPServer):
     """The server.
@@ -27,6 +25,8 @@ class ModelHub(ThreadingHTTPServer):
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.messages: list[str] = []
         self.rejects_token = False
+        self.unreadable: set[str] = set()
+        """Names of files that are listed, but cannot be read."""
 
     @property
     def endpoint(self) -> str:
@@ -60,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), "X-Repo-Commit": COMMIT, **headers}.items():
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -94,8 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
                     self.server.repositories[found[1]][line["value"]["path"]] = content
                 elif line["key"] == "deletedFile":
                     del self.server.repositories[found[1]][line["value"]["path"]]
-            url = f"{self.server.endpoint}/{found[1]}/commit/{COMMIT}"
-            self._answer({"commitUrl": url, "commitOid": COMMIT, "success": True})
+            url = f"{self.server.endpoint}/{found[1]}/commit/{_commit(found[1])}"
+            self._answer({"commitUrl": url, "commitOid": _commit(found[1]), "success": True})
         else:
             self._missing()
 
@@ -108,22 +108,28 @@ class _Handler(BaseHTTPRequestHandler):
                 self._missing()
                 return
             siblings: list[dict[str, Any]] = [{"rfilename": name} for name in files]
-            self._answer({"id": found[1], "sha": COMMIT, "siblings": siblings, "private": False, "tags": []})
+            self._answer({"id": found[1], "sha": _commit(found[1]), "siblings": siblings, "private": False, "tags": []})
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/.*", path):
             files = self.server.repositories.get(found[1], {})
             self._answer([_entry(name, content) for name, content in files.items()])
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
             content = self.server.repositories.get(found[1], {}).get(found[2])
-            if content is None:
+            if content is None or found[2] in self.server.unreadable:
                 self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
             else:
-                self._send(200, content, {"ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
+                etag = f'"{hashlib.sha1(content).hexdigest()}"'
+                self._send(200, content, {"ETag": etag, "X-Repo-Commit": _commit(found[1])})
         else:
             self._missing()
 
     def do_HEAD(self) -> None:
         """Describe a file."""
         self.do_GET()
+
+
+def _commit(repository: str) -> str:
+    """Return the only commit of a repository."""
+    return hashlib.sha1(repository.encode()).hexdigest()
 
 
 def _entry(name: str, content: bytes) -> dict[str, object]:

@@ -103,7 +103,7 @@ def fit(demonstration: Demonstration, spec: BehaviorSpec) -> Demonstration:
     is_concatenated = sizes[0] != sizes[1] and sum(sizes[0]) == sum(sizes[1]) and 1 in map(len, sizes)
     if not is_concatenated or other_shapes != target_others or demonstration.spec.action_spec != spec.action_spec:
         require_equal(demonstration.spec, spec, f"the demonstration {demonstration.headers[0].path}", "the behavior")
-        return demonstration
+        return replace(demonstration, spec=demonstration.spec._replace(observation_specs=target))
     arrays = demonstration.record_observations
     values = np.concatenate([arrays[i] for i in vectors], axis=1)
     split = iter(np.split(values, np.cumsum(sizes[1])[:-1], axis=1))

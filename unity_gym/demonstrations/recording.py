@@ -112,7 +112,8 @@ def record(env: Any, policy: Any, path: str | Path, n_episodes: int = 10, seed: 
     """Let a policy act for whole episodes, record them and read the file.
 
     Of an environment with several agents, the episodes that start first are recorded, one after the other in the file.
-    After an exception, such as that of Ctrl-C, the file contains the running episodes as truncated.
+    After an exception, such as that of Ctrl-C, the file contains the running episodes as truncated. If the process is
+    killed, the records of running episodes of an environment with several agents are lost.
 
     :param env: Environment of `gymnasium.make("Unity-…-v0")`, of `gymnasium.make_vec` with `autoreset_mode="SameStep"`,
         or a `UnityVecEnv`, each also in wrappers; it stays open. The recorded actions are those that Unity receives.

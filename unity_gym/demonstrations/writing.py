@@ -33,7 +33,7 @@ class DemonstrationWriter:
     :param spec: Specification of the behavior.
     :param visual_dtype: Dtype of the images passed to `add`: "uint8" (0 to 255), written as PNG, or "float32" (0 to 1),
         written uncompressed.
-    :raises DemonstrationError: If the suffix differs, the folder does not exist, or the file exists.
+    :raises DemonstrationError: If the suffix differs, the folder does not exist, or the file or its `.part` exists.
     :raises InvalidValueError: If the dtype is unsupported.
     """
 
@@ -50,8 +50,8 @@ class DemonstrationWriter:
         self._steps = self._ended = 0
         self._in_episode = False
         self._reward = 0.0
-        self._part = self.path.with_name(self.path.name + ".part")
-        self._file = self._part.open("wb")
+        self._part = _part_of(self.path)
+        self._file = self._part.open("xb")
         parameters = brain_parameters(behavior_name, spec.action_spec)
         parameters.recorder = RECORDER
         self._file.write(self._header())
@@ -176,7 +176,8 @@ class DemonstrationWriter:
 def save(demonstration: Demonstration, path: str | Path) -> None:
     """Write a demonstration into a new `.demo` file.
 
-    :raises DemonstrationError: If the path has another suffix, its folder does not exist, or the file exists.
+    :raises DemonstrationError: If the path has another suffix, its folder does not exist, or the file or its `.part`
+        exists.
     """
     arrays = demonstration.record_observations
     images = [array.dtype.name for array in arrays if array.ndim == 4]
@@ -216,7 +217,8 @@ def _head(sensor: ObservationSpec, dtype: np.dtype[Any]) -> Any:
 def new_file(path: str | Path) -> Path:
     """Return the path of a file that can be written.
 
-    :raises DemonstrationError: If the path has another suffix, its folder does not exist, or the file exists.
+    :raises DemonstrationError: If the path has another suffix, its folder does not exist, or the file or its `.part`
+        exists.
     """
     path = Path(path)
     if path.suffix != SUFFIX:
@@ -225,4 +227,13 @@ def new_file(path: str | Path) -> Path:
         raise DemonstrationError(f"there is no folder {path.parent} for the demonstration {path.name}: make it first")
     if path.exists():
         raise DemonstrationError(f"{path} is there already: name another file, or delete that one first")
+    if (part := _part_of(path)).exists():
+        raise DemonstrationError(
+            f"{part} is there already, of a demonstration that is being recorded or was killed: name another file, or "
+            f"first keep its records by renaming it to another name with the suffix {SUFFIX!r}, or delete it"
+        )
     return path
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
