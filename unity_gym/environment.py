@@ -61,7 +61,8 @@ class UnityEnvironment:
     :param additional_args: Additional command-line arguments of the player.
     :param side_channels: Channels to register in addition to the reseeding one.
     :param log_folder: Folder of the player's log; by default the log is temporary.
-    :param num_areas: Number of training areas that a scene with an area replicator builds.
+    :param num_areas: Number of training areas that a scene with an area replicator builds. With 1 the embedded player
+        has its scene's own number; `additional_args=["--areas", "1"]` asks it for one.
     :param visual_dtype: Dtype of image observations: "float32" (0 to 1) or "uint8" (0 to 255).
     :param uncompressed_layout: Layout of uncompressed images in memory: "CHW", "HWC", or "auto". "auto" is the declared
         one, but H×W×C from packages 3.0.0 and 4.0.0, which declare C×H×W and send H×W×C.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import subprocess
 import sys
 import uuid
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stand_ins.raw_client import RESEEDING, continuous, discrete, frame, new_seed, parameter, uniform_sampler
-from unity_gym.wire.messages import QUIT, STEP
+from unity_gym.errors import ProtocolError
+from unity_gym.scenes.parameters import Sampler
+from unity_gym.wire.messages import QUIT, RESET, STEP
 
 BASIC, BALL = "Basic?team=0", "3DBall?team=0"
 
@@ -94,6 +98,68 @@ def test_a_discrete_action_outside_its_branch_ends_the_player_with_a_reason(laun
     assert code == 1
     assert "discrete actions must be from 0 to below the sizes of their branches [5], got " in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"\xff" * 9, "no UnityMessage"),
+        ([{"continuous_actions": bytes(3)}] * 12, "3 bytes of continuous actions, of 4 each"),
+    ],
+)
+def test_a_message_that_cannot_be_decoded_ends_the_player_with_a_reason(launch, sent: Any, reason: str) -> None:
+    client = launch("3DBall")
+    client.start()
+    if isinstance(sent, bytes):
+        client.connection.send(sent)
+    else:
+        client.answer(STEP, {BALL: sent})
+    code, output = client.finished()
+    assert code == 1
+    assert reason in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("scene", "name", "value", "reason"),
+    [
+        ("3DBall", "scale", 0, "'scale' must be above 0, got 0"),
+        ("FoodCollector", "agent_scale", 0, "'agent_scale' must be above 0, got 0"),
+        ("Walker", "hip_mass", -1, "'hip_mass' must be above 0, got -1"),
+        ("PushBlock", "block_scale", 20, "2.5 m away from all things: make them smaller .* such as block_scale"),
+    ],
+)
+def test_a_parameter_without_which_no_episode_can_start_ends_the_player_with_a_reason(
+    launch, scene: str, name: str, value: float, reason: str
+) -> None:
+    client = launch(scene, "--areas", "1")
+    client.start()
+    client.answer(RESET, {}, parameter(name, value))
+    code, output = client.finished()
+    assert code == 1
+    assert re.search(reason, output)
+    assert "Traceback" not in output
+
+
+def test_the_agent_of_the_newer_input_system_starts_at_an_occupied_place_after_50_tries(launch) -> None:
+    client = launch("PushBlockWithInput", "--areas", "1")
+    client.start(side_channel=parameter("block_scale", 20))
+    assert len(client.reset().deciding("PushBlock?team=0")) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "low", "high"),
+    [(0, (2, 1), 1, 2), (2, (4, 3, 1, 2), 1, 4), (1, (0, -1), -6, 6)],
+    ids=["uniform", "ranges", "Gaussian"],
+)
+def test_a_sampler_takes_its_bounds_in_either_order(
+    kind: int, numbers: tuple[float, ...], low: float, high: float
+) -> None:
+    drawn = Sampler(3, kind, numbers).draw(1000)
+    assert low <= drawn.min() < drawn.mean() < drawn.max() <= high
+    assert not ((drawn > 2) & (drawn < 3)).any() or kind == 1
+    with pytest.raises(ProtocolError, match="must be finite"):
+        Sampler(3, kind, (*numbers[:-1], np.inf))
 
 
 def test_the_number_of_areas_comes_from_the_scene_the_client_or_the_command_line(launch) -> None:

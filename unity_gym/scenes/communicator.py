@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from unity_gym.errors import PlayerError, ProtocolError
-from unity_gym.scenes.messages import decode_actions, empty, initialization, output
+from unity_gym.scenes.messages import decode_actions, decoded, empty, initialization, output
 from unity_gym.scenes.parameters import EnvironmentParameters
 from unity_gym.side_channels.messages import IncomingMessage, OutgoingMessage
 from unity_gym.specs import ActionSpec, Array
@@ -117,7 +117,7 @@ class Communicator:
                 f"no ML-Agents client answered on port {self._port}: {error}. Start one that listens there, or name "
                 "its port with --mlagents-port"
             ) from error
-        first = UnityMessage.FromString(reply).unity_input.rl_initialization_input
+        first = decoded(UnityMessage, reply).unity_input.rl_initialization_input
         self._handle(self._exchange(empty()))  # nothing to reset: the scene is built next
         seed, self._new_seed = first.seed if self._new_seed is None else self._new_seed, None
         return seed, first.num_areas
@@ -208,7 +208,7 @@ class Communicator:
 
     def _handle(self, reply: bytes) -> Any:
         """Process the side-channel messages of a reply and return its `RLInput`."""
-        message = UnityMessage.FromString(reply)
+        message = decoded(UnityMessage, reply)
         if message.header.status != STATUS_OK:
             raise Quit("the client has ended the connection")
         rl_input = message.unity_input.rl_input

@@ -138,7 +138,7 @@ class FoodCollector(Scene):
         self.shapes.center[:, area, agent] = x, np.full(n, 1.5), z
         self.shapes.yaw[place] = np.radians(rng.integers(0, 360, n))
         self.bodies.velocity[:, area, agent] = 0
-        self.scale[place] = self.academy.parameters.values("agent_scale", 1, n)
+        self.scale[place] = self.academy.parameters.positive("agent_scale", 1, n)
         self.shapes.half[:, area, agent] = 0.5 * self.scale[place]
 
     def _act(self, rows: Array) -> None:  # noqa: ARG002  # all agents act in every tick

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from unity_gym.errors import PlayerError
 from unity_gym.scenes.kernels import inner_kernel, kernel
@@ -291,6 +292,20 @@ def output(infos: Mapping[str, bytes], announced: Mapping[str, ActionSpec], side
     return _HEADER + _delimited(2, content)
 
 
+def decoded(kind: Any, encoded: bytes) -> Any:
+    """Return a message of the client.
+
+    :param kind: Class of the message.
+    :raises PlayerError: If it cannot be decoded.
+    """
+    try:
+        return kind.FromString(encoded)
+    except DecodeError as error:
+        raise PlayerError(
+            f"the client has sent bytes that are no {kind.__name__}: {error}; correct the client"
+        ) from error
+
+
 def decode_actions(encoded: bytes, count: int, spec: ActionSpec) -> tuple[Array, Array]:
     """Return the actions of a `ListAgentAction` for `count` agents; missing actions are zero.
 
@@ -298,9 +313,10 @@ def decode_actions(encoded: bytes, count: int, spec: ActionSpec) -> tuple[Array,
     :param count: Number of agents.
     :param spec: Action specification of the agents.
     :return: Continuous actions, float32 (count, continuous size), and discrete actions, int64 (count, branches).
-    :raises PlayerError: If a discrete action is outside its branch: kernels index with it and check no bounds.
+    :raises PlayerError: If the message cannot be decoded, or a discrete action is outside its branch: kernels index
+        with it and check no bounds.
     """
-    actions = ListAgentAction.FromString(encoded).value[:count]
+    actions = decoded(ListAgentAction, encoded).value[:count]
     continuous = _table(list(map(_CONTINUOUS, actions)), _floats, count, spec.continuous_size)
     discrete = _table(list(map(_DISCRETE, actions)), unpack_varints, count, spec.discrete_size)
     if discrete.size and not (discrete.view(np.uint64) < np.array(spec.discrete_branches, np.uint64)).all():
@@ -325,4 +341,8 @@ def _table(parts: Sequence[bytes], read: Callable[[bytes], Array], count: int, w
 
 
 def _floats(packed: bytes) -> Array:
+    if len(packed) % 4:
+        raise PlayerError(
+            f"the client has sent {len(packed)} bytes of continuous actions, of 4 each: correct the client"
+        )
     return np.frombuffer(packed, "<f4")

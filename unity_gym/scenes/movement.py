@@ -6,6 +6,7 @@ from math import cos, sin
 
 import numpy as np
 
+from unity_gym.errors import PlayerError
 from unity_gym.scenes.bodies import Bodies
 from unity_gym.scenes.kernels import inner_kernel, kernel
 from unity_gym.scenes.sensors.rays import Pose
@@ -15,6 +16,7 @@ from unity_gym.specs import ActionSpec, Array
 SPEED = 3.0  # m/s that a push adds per tick
 TURN = np.radians(4)  # per tick
 _SPAWN = 6.25  # m from the middle
+_MOST_TRIES = 10_000
 _THICKNESS = 0.01  # m, half the height of the box that must be free
 SEVEN_MOVES = ActionSpec(0, (7,))
 # No action, forward, backward, turn right, turn left, left, right: changes of forward speed, right speed and yaw.
@@ -78,7 +80,9 @@ def _push(rows: Array, changes: Array, number: int, yaw: Array, velocity: Array)
         yaw[area, column] += turn
 
 
-def spawn(shapes: Shapes, rng: np.random.Generator, areas: Array, column: int, clearance: float) -> None:
+def spawn(
+    shapes: Shapes, rng: np.random.Generator, areas: Array, column: int, clearance: float, tries: int | None = None
+) -> None:
     """Place a thing 1 m above the ground, up to 6.25 m from the middle, where nothing is near it.
 
     Its old place and those of other things count as occupied if they reach up to that height.
@@ -88,13 +92,21 @@ def spawn(shapes: Shapes, rng: np.random.Generator, areas: Array, column: int, c
     :param areas: Areas in which the thing is placed, int (k).
     :param column: Index of the thing.
     :param clearance: Half the edge of the square that must be free, in m.
+    :param tries: Number of places to try, of which the last is taken even if it is occupied; by default it never is.
+    :raises PlayerError: If other things leave no free place.
     """
-    while len(areas):
+    for tried in range(1, _MOST_TRIES + 1):
         place = np.ones((3, len(areas)))
         place[::2] = rng.uniform(-_SPAWN, _SPAWN, (2, len(areas)))
-        free = _is_free(shapes.center, shapes.half, shapes.yaw, areas, place, clearance)
+        free = _is_free(shapes.center, shapes.half, shapes.yaw, areas, place, clearance) | (tried == tries)
         shapes.center[:, areas[free], column] = place[:, free]
         areas = areas[~free]
+        if not len(areas):
+            return
+    raise PlayerError(
+        f"no place within {_SPAWN} m of the middle of an area is {clearance} m away from all things: make them smaller "
+        "with the environment parameters of the scene, such as block_scale"
+    )
 
 
 @kernel

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from unity_gym.errors import ProtocolError
+from unity_gym.errors import PlayerError, ProtocolError
 from unity_gym.side_channels.messages import IncomingMessage
 from unity_gym.specs import Array
 
@@ -20,14 +20,17 @@ class Sampler:
     :param seed: Seed of the stream, int32.
     :param kind: Kind of the distribution: 0 uniform (minimum, maximum), 1 Gaussian (mean, standard deviation), 2
         uniform over several ranges (minimum and maximum of each in turn). A range is drawn in proportion to its length.
-    :param numbers: Arguments of the distribution, in pairs.
-    :raises ProtocolError: If the kind is unknown, or the arguments are not pairs.
+    :param numbers: Arguments of the distribution, in pairs. Minimum and maximum may be in either order, and only the
+        size of a standard deviation counts.
+    :raises ProtocolError: If the kind is unknown, or the arguments are not pairs of finite numbers.
     """
 
     def __init__(self, seed: int, kind: int, numbers: Sequence[float]) -> None:
         if kind not in (_UNIFORM, _GAUSSIAN, _MULTI_RANGE_UNIFORM) or not numbers or len(numbers) % 2:
             raise ProtocolError(f"a sampler of kind {kind} with {len(numbers)} numbers; kinds 0 to 2 take pairs")
-        self._seed, self._kind, self._numbers = seed, kind, numbers
+        if not np.isfinite(numbers).all():
+            raise ProtocolError(f"a sampler with the numbers {list(numbers)}; they must be finite")
+        self._seed, self._kind, self._pairs = seed, kind, np.reshape(np.array(numbers, np.float64), (-1, 2))
         self.restart()
 
     def restart(self) -> None:
@@ -37,8 +40,9 @@ class Sampler:
     def draw(self, count: int) -> Array:
         """Return `count` draws, float64 (count)."""
         if self._kind == _GAUSSIAN:
-            return self._rng.normal(self._numbers[0], self._numbers[1], count)
-        low, high = np.reshape(self._numbers, (-1, 2)).T
+            mean, std = self._pairs[0]
+            return self._rng.normal(mean, abs(std), count)
+        low, high = np.sort(self._pairs, axis=1).T
         share = high - low if (high > low).any() else np.ones_like(low)
         chosen = self._rng.choice(len(low), count, p=share / share.sum())
         numbers: Array = self._rng.uniform(low[chosen], high[chosen])
@@ -62,6 +66,16 @@ class EnvironmentParameters:
         parameter = self._parameters.get(name, default)
         return parameter.draw(count) if isinstance(parameter, Sampler) else np.full(count, parameter)
 
+    def positive(self, name: str, default: float, count: int) -> Array:
+        """Return `values` of a parameter that is a size or a mass.
+
+        :raises PlayerError: If one is not above 0.
+        """
+        values = self.values(name, default, count)
+        if not (values > 0).all():
+            raise PlayerError(f"the environment parameter {name!r} must be above 0, got {values.min():g}")
+        return values
+
     def watch(self, name: str, changed: Callable[[float], None]) -> None:
         """Call `changed` with the current number, if there is one, and with each new number, but not with samplers."""
         self._watchers[name] = changed
@@ -80,11 +94,13 @@ class EnvironmentParameters:
         """Store the parameter that a message of the environment parameters channel sets.
 
         :param message: Message of the channel.
-        :raises ProtocolError: If the message is cut off or of an unknown kind.
+        :raises ProtocolError: If the message is cut off, of an unknown kind, or has a number that is not finite.
         """
         name, kind = message.read_string(), message.read_int32()
         if kind == _VALUE:
             value = message.read_float32()
+            if not np.isfinite(value):
+                raise ProtocolError(f"parameter {name!r} has the value {value}; it must be finite")
             self._parameters[name] = value
             if name in self._watchers:
                 self._watchers[name](value)

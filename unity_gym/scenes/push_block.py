@@ -33,6 +33,7 @@ class PushBlock(Scene):
 
     default_areas = 32
     wall_height = 1.5
+    spawn_tries: int | None = None
 
     def __init__(self, academy: Academy, areas: int) -> None:
         super().__init__(academy, areas)
@@ -98,11 +99,11 @@ class PushBlock(Scene):
         n = len(rows)
         # The block before the agent, which starts at a distance from it; both before the block takes its new size.
         for thing in (1, 0):
-            spawn(self.shapes, self.academy.rng, rows, thing, _CLEARANCE)
+            spawn(self.shapes, self.academy.rng, rows, thing, _CLEARANCE, self.spawn_tries)
         for kind, name in enumerate(("static_friction", "dynamic_friction")):
             ground = parameters.values(name, 0, n)  # a contact takes the average of two materials, at two points
             self.bodies.ground_friction[kind, rows] = (ground + FRICTION)[:, np.newaxis]
-        self.shapes.half[::2, rows, 1] = parameters.values("block_scale", 2, n) / 2
+        self.shapes.half[::2, rows, 1] = parameters.positive("block_scale", 2, n) / 2
         self.bodies.drag[rows, 1] = parameters.values("block_drag", 0.5, n)
         self.bodies.velocity[:, rows] = 0
 
@@ -142,6 +143,7 @@ class PushBlockWithInput(PushBlock):
     """
 
     wall_height = 24.0
+    spawn_tries = 50
 
     def __init__(self, academy: Academy, areas: int) -> None:
         self._events = np.zeros((areas, 3))  # turn, drive and button for the next tick

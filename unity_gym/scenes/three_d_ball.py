@@ -222,7 +222,7 @@ class ThreeDBall(Scene):
             self._read_scale(rows)
 
     def _read_scale(self, rows: Array) -> None:
-        self.radius[rows] = _RADIUS * self.academy.parameters.values("scale", 1, len(rows))
+        self.radius[rows] = _RADIUS * self.academy.parameters.positive("scale", 1, len(rows))
 
     def _act(self, rows: Array) -> None:  # noqa: ARG002  # all agents act in every tick
         agents = self.agents

@@ -198,7 +198,7 @@ class Walker(ArticulatedScene):
         return [VectorSensor("VectorSensor_size243", 243, self._observe)]
 
     def _start_episode(self, rows: Array) -> None:
-        read = self.academy.parameters.values
+        read = self.academy.parameters.positive
         masses = np.stack([read(name, _MASS, len(rows)) for name in _MASS_PARAMETERS.values()], axis=1)
         changed = (masses != self._masses[rows]).any(axis=1)
         if changed.any():
