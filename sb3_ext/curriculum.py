@@ -176,7 +176,8 @@ class ParameterCurriculum:
         criteria = self.criteria
         if criteria is None or criteria.behavior != behavior or criteria.measure != "progress":
             return None
-        return int(criteria.threshold * max_steps) + 1
+        step = int(criteria.threshold * max_steps) + 1
+        return step if step / max_steps > criteria.threshold else step + 1  # the product is rounded
 
     def advance(self) -> bool:
         """Start the next lesson.
@@ -230,6 +231,11 @@ class EnvironmentParameterManager:
     def lessons(self) -> dict[str, ParameterCurriculum]:
         """Parameters that have lessons."""
         return {name: self._curricula[name] for name in self._taught}
+
+    @property
+    def measured(self) -> set[str]:
+        """Behaviors that complete the current lessons."""
+        return {criteria.behavior for lesson in self.lessons.values() if (criteria := lesson.criteria) is not None}
 
     def steps_to_lesson(self, behavior: str, steps: int, max_steps: int) -> int | None:
         """Return the timesteps until the progress of a behavior may complete a lesson; None for never.

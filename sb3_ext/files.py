@@ -28,26 +28,37 @@ def write(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -> None
 def write_whole(path: Path, content: bytes | str | Callable[[BinaryIO], None]) -> None:
     """Write a file so that it is never incomplete, also after a power cut; its folder is created if it does not exist.
 
+    A link stays one, to the written file. A device or a pipe is written to.
+
     :param content: Content of the file, or a function that writes it into an open file.
     :raises OSError: If the file cannot be written. It has the name of the file.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    target = path.resolve() if path.is_symlink() else path
+    partial = target.with_name(f".{target.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_char_device() or target.is_fifo():
+            with target.open("wb") as file:
+                _write_into(file, content)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            if callable(content):
-                content(file)
-            else:
-                file.write(content.encode() if isinstance(content, str) else content)
+            _write_into(file, content)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        partial.replace(target)
     except BaseException as error:
         with suppress(OSError):
             partial.unlink()
         if isinstance(error, OSError):
             error.filename = str(path)
         raise
+
+
+def _write_into(file: BinaryIO, content: bytes | str | Callable[[BinaryIO], None]) -> None:
+    if callable(content):
+        content(file)
+    else:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def with_suffix(path: str | os.PathLike[str], suffix: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,7 @@ from sb3_ext.learner import Learner
 from sb3_ext.plugins import StatsWriter
 from sb3_ext.run_checkpoints import resume, start_from
 from sb3_ext.run_logs import Curve, Summary, Timers, UpdateLog
-from sb3_ext.runs import Run
+from sb3_ext.runs import Run, can_be_folder
 from sb3_ext.sac import SAC
 from sb3_ext.settings import BehaviorSettings, RunSettings, SACHyperparameters
 from sb3_ext.statistics import Statistics
@@ -28,7 +27,6 @@ from unity_gym.errors import UnityGymError
 from unity_gym.specs import Array
 
 _GRADIENT_STEPS_PER_LINE = 100  # of SAC, in updates.jsonl
-_LONGEST = 200  # bytes of a folder's name, to which checkpoints add their timesteps; file systems take 255
 _RESUMED_ROWS = 1 << 48  # offset of the rows of saved experience, so that they are unique
 
 
@@ -46,9 +44,7 @@ class BehaviorRecord:
     def __init__(
         self, name: str, model: UnityAlgorithm, settings: RunSettings, run: Run, writers: Sequence[StatsWriter] = ()
     ) -> None:
-        parts = Path(name).parts
-        is_too_long = any(len(os.fsencode(part)) > _LONGEST for part in parts)
-        if is_too_long or not {"..", "/", run.logs.name}.isdisjoint(parts):
+        if not can_be_folder(name):
             raise UnityGymError(f"no folder can have the name of the behavior {name!r}: rename it in Unity")
         self.name, self.model = name, model
         self.settings: BehaviorSettings = settings.behavior(name)

@@ -42,6 +42,11 @@ class Checkpoints:
         found = {step: path for path in self.folder.glob("*.zip") if (step := step_of(path)) is not None}
         return dict(sorted(found.items()))
 
+    def incomplete(self) -> list[Path]:
+        """Return the networks of checkpoints that were not written: those with more timesteps than each that was."""
+        last = next(reversed(self.by_step()), -1)
+        return [path for path in self.folder.glob("*.onnx") if (step := step_of(path)) is not None and step > last]
+
     def newest(self) -> Path | None:
         """Return the checkpoint with the most timesteps; None if there is none."""
         return next(reversed(self.by_step().values()), None)

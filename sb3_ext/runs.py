@@ -23,7 +23,7 @@ snapshots, ratings and the learning team are restored, too. A behavior without a
 initial weights of the settings, if any. A resumed run differs from an uninterrupted one in this:
 
 - The players are launched again, so that all episodes and matches restart, with new opponents. The random numbers of
-  the scene and of the action sampling repeat those from the start of the run.
+  the scene repeat those from the start of the run.
 - Timesteps after the latest checkpoint are repeated. Their lines in `rewards.csv` and `updates.jsonl` are deleted, and
   TensorBoard hides their points.
 - SAC starts with an empty replay buffer, and waits for `buffer_init_steps` again, unless `save_replay_buffer` is set.
@@ -52,7 +52,7 @@ from typing_extensions import TypedDict
 
 from sb3_ext.files import locked, write
 from sb3_ext.mlagents_checkpoint import is_mlagents_run
-from sb3_ext.run_checkpoints import Checkpoints, newest_in, step_of
+from sb3_ext.run_checkpoints import Checkpoints, newest_in
 from sb3_ext.run_logs import Summary
 from sb3_ext.settings import BehaviorSettings, FixedSettings, RunSettings, dump, load
 from unity_gym.errors import UnityGymError
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONFIGURATION, _LOGS, _STATUS, _TIMERS = "configuration.yaml", "run_logs", "training_status.json", "timers.json"
+_LONGEST = 200  # bytes of a folder's name, to which checkpoints add their timesteps; file systems take 255
 
 
 def every_value(settings: RunSettings) -> dict[str, Any]:
@@ -119,6 +120,13 @@ class _StatusBlock(TypedDict, total=False):
 _STATUS_FORM = TypeAdapter[dict[str, _StatusBlock]](dict[str, _StatusBlock])
 
 
+def can_be_folder(name: str) -> bool:
+    """Whether a folder in that of a run can have the name of a behavior."""
+    path = Path(name)
+    is_too_long = any(len(os.fsencode(part)) > _LONGEST for part in path.parts)
+    return not (is_too_long or path.anchor) and {"..", _LOGS}.isdisjoint(path.parts)
+
+
 class Run:
     """Folder of one run.
 
@@ -145,6 +153,7 @@ class Run:
             self._require_resumable(is_run)
         else:
             self._require_free(asked.force, is_run)
+            self._require_other_sources(settings)
         self._is_new = not (asked.resume or asked.inference)
         self._status: dict[str, Any] = {}
         if asked.resume or (asked.inference and asked.initialize_from is not None):  # not with init_path alone
@@ -185,6 +194,20 @@ class Run:
         if exists and not is_run:
             raise UnityGymError(f"{self.folder} is no run (it has no {CONFIGURATION}): give another --run-id")
 
+    def _require_other_sources(self, settings: RunSettings) -> None:
+        """Check that initial weights are in no file that `force` deletes."""
+        asked = settings.checkpoint_settings
+        own, given = (
+            self.folder.resolve(),
+            [Path(block.init_path) for block in settings.behavior_blocks if block.init_path],
+        )
+        if asked.force and (
+            asked.initialize_from == asked.run_id or any(own in path.resolve().parents for path in given)
+        ):
+            raise UnityGymError(
+                f"--force deletes {self.folder}, which has the initial weights of the new run: give another --run-id"
+            )
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the folder, so that no other process trains in it.
@@ -222,7 +245,8 @@ class Run:
     def start(self, settings: RunSettings) -> None:
         """Write the settings; with `force`, delete the existing run first, except for the players' logs.
 
-        Also delete incomplete files of a run that was killed while it wrote them.
+        Also delete incomplete files of a run that was killed while it wrote them, and the network of a checkpoint that
+        it did not write.
         """
         if self._is_new:
             for name in (_STATUS, _TIMERS):
@@ -233,11 +257,11 @@ class Run:
                 elif entry.name != CONFIGURATION:  # replaced below, so that the folder is a run at each moment
                     entry.unlink()
         else:
-            behaviors = [self.folder / name for name in {*self._status, *settings.behaviors}]
+            names = filter(can_be_folder, {*self._status, *settings.behaviors})
+            behaviors = [self.folder / name for name in names]
             folders = {self.folder, self.logs, *behaviors, *(folder.parent for folder in behaviors)}
-            own = (path for folder in behaviors for path in folder.glob("*.onnx") if step_of(path) is not None)
-            networks = [path for path in own if not path.with_suffix(".zip").exists()]
-            for path in (*(path for folder in folders for path in folder.glob(".*.partial")), *networks):
+            partial = [path for folder in folders for path in folder.glob(".*.partial")]
+            for path in (*partial, *(path for folder in behaviors for path in Checkpoints(folder).incomplete())):
                 path.unlink()
         self._configuration = yaml.safe_dump(resolved_configuration(settings), sort_keys=False, allow_unicode=True)
         write(self.folder / CONFIGURATION, self._configuration)

@@ -176,8 +176,8 @@ class SelfPlay:
         twin = copy.copy(self)
         twin._rng = np.random.default_rng()
         twin._rng.bit_generator.state = self._kept.random_state
-        if number:
-            twin._rng = twin._rng.spawn(number)[-1]
+        if number:  # its state alone does not determine what `spawn` returns
+            twin._rng = np.random.default_rng([number, *twin._rng.integers(2**32, size=4)])
         twin._attach(lambda: policy, policy.adapter.spec, self._kept)
         for step, elo, weights in self._kept.snapshots:
             twin.add_snapshot(policy, step, weights, elo)
@@ -282,7 +282,10 @@ class SelfPlay:
         return others[self._rng.integers(len(others))]
 
     def _take_snapshot(self, model: LearningModel) -> None:
-        self.snapshots.append(_opponent(model.acting_policy.actor(), self.elo, model.num_timesteps))
+        step = model.num_timesteps
+        if self.snapshots:  # a model may count its timesteps from 0 again, but a step is the name of one snapshot
+            step = max(step, (self.snapshots[-1].step or 0) + 1)
+        self.snapshots.append(_opponent(model.acting_policy.actor(), self.elo, step))
 
     def _keep(self) -> SelfPlayState:
         if self._model is None:

@@ -338,14 +338,16 @@ class Training(JointTraining):
                 elo = None if learner.self_play is None else learner.self_play.elo
                 LOG.info(record.summarize(self._seconds, self._timers, elo))
                 self._progress.restart()
+        measured = self._curricula.measured
         self._advance_lessons()
         self._change_team()
         names = [learner.name for learner in recorded]
         due = [name for name in names if self._records[name].is_checkpoint_due]
         if due:  # with the lessons and the team that follow
-            resting = [name for name in self._records if name not in names]  # their ratings change, too
+            # Ratings of those that rest change, too, and lessons are not ahead of what has completed them.
+            due += [name for name in self._records if name not in due and (name not in names or name in measured)]
             with self._timers("checkpoint"):
-                for name in (*due, *resting):
+                for name in due:
                     learner = self._learners[name]
                     self._finish_update(learner)
                     self._records[name].save(self._experience(learner))

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import shutil
+import sys
 import time
 import zipfile
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from torch import nn
 from sb3_ext import POCA, PPO, SAC, OnnxPolicy, run_checkpoints
 from sb3_ext.agents import SpaceAdapter
 from sb3_ext.checkpoints import pack, read_checkpoint, unpack
+from sb3_ext.files import write
 from sb3_ext.learn import main
 from sb3_ext.mlagents_checkpoint import MLAgentsCheckpoint, load_actor, load_critic, read_mlagents_checkpoint
 from sb3_ext.poca import UnityPOCAPolicy
@@ -387,6 +389,18 @@ def test_the_newest_checkpoints_remain(keep: int, kept: list[int], tmp_path: Pat
     ]
     names = {f"{tmp_path.name}-{step}.{suffix}" for step in kept for suffix in ("zip", "onnx")}
     assert {path.name for path in tmp_path.iterdir()} == names
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other devices, and links need a permission")
+def test_links_and_devices_are_written_through(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    for name, target in {"model.zip": tmp_path / "disk" / "large.zip", "nothing.zip": Path("/dev/null")}.items():
+        (tmp_path / name).symlink_to(target)
+        write(tmp_path / name, b"content")
+        assert (tmp_path / name).is_symlink()
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["large.zip"]
+    assert (tmp_path / "model.zip").read_bytes() == b"content"
+    assert Path("/dev/null").is_char_device()
 
 
 def test_a_second_save_at_a_timestep_that_fails_keeps_the_first(

@@ -21,10 +21,12 @@ from sb3_ext.curriculum import EnvironmentParameterManager, LessonProgress, Para
 from sb3_ext.launching import player_options
 from sb3_ext.learn import main
 from sb3_ext.placement import LocalSampler
+from sb3_ext.run_checkpoints import Checkpoints
 from sb3_ext.runs import Run
 from sb3_ext.sampler import Request, Sampler
 from sb3_ext.settings import Lesson, RunSettings, load, loads
 from sb3_ext.training import Training
+from stand_ins import classroom_player
 from unity_gym.errors import UnityGymError
 from unity_gym.pool import PlayerPool
 from unity_gym.scenes.parameters import EnvironmentParameters
@@ -110,6 +112,15 @@ def test_smoothing_weighs_the_previous_means_once_per_episode() -> None:
 
     at_once = course({"threshold": 3.9, "min_lesson_length": 1})
     assert at_once.is_complete(after([0, 4, 4, 4]))  # however many episodes end together
+
+
+@pytest.mark.parametrize(("threshold", "max_steps"), [(0.57, 5000), (0.56, 5000), (0.29, 100), (0.57, 20_000_000)])
+def test_a_progress_lesson_ends_with_the_first_timestep_above_its_threshold(threshold: float, max_steps: int) -> None:
+    lesson = course({"measure": "progress", "threshold": threshold})
+    step = lesson.steps_of_progress("B", max_steps)
+    assert step is not None
+    assert not lesson.is_complete(after([], (step - 1) / max_steps))
+    assert lesson.is_complete(after([], step / max_steps))
 
 
 def test_smoothing_is_reset_in_each_lesson() -> None:
@@ -460,6 +471,29 @@ def test_a_run_passes_its_lessons_in_order_and_keeps_the_lesson_when_killed(
 
     assert main([lessons_of_basic(tmp_path, 8), *arguments, "next", "--initialize-from", "run"]) == 0
     assert lesson_number(tmp_path / "next") == 0
+
+
+def test_a_checkpoint_contains_every_behavior_that_lessons_measure(tmp_path: Path) -> None:
+    behavior = {
+        "trainer_type": "ppo",
+        "max_steps": 300,
+        "network_settings": {"hidden_units": 8},
+        "checkpoint_interval": 100,
+    }
+    criteria = {"behavior": "Student", "measure": "progress", "threshold": 0.5}
+    lessons = [{"name": "first", "value": 0, "completion_criteria": criteria}, {"name": "second", "value": 1}]
+    tree = {
+        "behaviors": {"Teacher": behavior, "Student": behavior | {"checkpoint_interval": 1000}},
+        "environment_parameters": {"hardness": {"curriculum": lessons}},
+    }
+    file = tmp_path / "classroom.yaml"
+    file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    arguments = ["--env", classroom_player.launcher(tmp_path), "--results-dir", str(tmp_path), "--run-id", "run"]
+    assert main([str(file), *arguments]) == 0
+    steps = {name: [*Checkpoints(tmp_path / "run" / name).by_step()] for name in ("Teacher", "Student")}
+    assert steps["Teacher"] == [100, 200, 300]
+    assert [step for step in steps["Student"] if step < 151] == [100]  # the lesson ends at 151
+    assert steps["Student"][-1] == 300
 
 
 def lines_until(process: subprocess.Popen[str], is_enough: Callable[[list[str]], bool]) -> list[str]:

@@ -300,10 +300,18 @@ def test_a_killed_run_resumes_from_its_last_complete_checkpoint(tmp_path: Path) 
 def test_a_resumed_run_deletes_networks_without_a_checkpoint_and_no_other_files(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "old", tmp_path / "old")
     folder = tmp_path / "old" / "Basic"
-    for name in ("Basic-999999", "best", "opponent-1"):
+    for name in ("Basic-999999", "Basic-200", "best", "opponent-1"):  # the second without the checkpoint, to save room
         shutil.copy(folder / "Basic-300.onnx", folder / f"{name}.onnx")
+    elsewhere = tmp_path / "elsewhere" / "elsewhere-5.onnx"
+    elsewhere.parent.mkdir()
+    elsewhere.touch()
+    status_file = tmp_path / "old" / "run_logs" / "training_status.json"
+    status = json.loads(status_file.read_text(encoding="utf-8"))
+    names = {str(elsewhere.parent): {}, "../elsewhere": {}}
+    status_file.write_text(json.dumps(status | names), encoding="utf-8")
     assert main([config(tmp_path, max_steps=1), "--results-dir", str(tmp_path), "--run-id", "old", "--resume"]) == 0
-    assert sorted(path.stem for path in folder.glob("*.onnx")) == ["Basic-300", "best", "opponent-1"]
+    assert sorted(path.stem for path in folder.glob("*.onnx")) == ["Basic-200", "Basic-300", "best", "opponent-1"]
+    assert elsewhere.exists()
 
 
 def test_a_resumed_run_leaves_files_of_other_names_and_folders_alone(finished: Path, tmp_path: Path) -> None:
@@ -819,6 +827,18 @@ def test_force_starts_from_scratch(tmp_path: Path) -> None:
     assert not (tmp_path / "twice" / "link").is_symlink()
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     assert steps(tmp_path / "twice" / "Basic") == [10]
+
+
+@pytest.mark.parametrize("given", ["initialize_from", "init_path"])
+def test_force_does_not_delete_the_initial_weights_of_the_new_run(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    shutil.copytree(finished / "old", tmp_path / "old")
+    keys = {"init_path": str(tmp_path / "old" / "Basic")} if given == "init_path" else {}
+    arguments = [config(tmp_path, **keys), "--results-dir", str(tmp_path), "--run-id", "old", "--force"]
+    assert main([*arguments, *([] if keys else ["--initialize-from", "old"])]) == 1
+    assert f"--force deletes {tmp_path / 'old'}, which has the initial weights" in capsys.readouterr().err
+    assert steps(tmp_path / "old" / "Basic") == [300]
 
 
 def test_force_that_is_stopped_at_any_deletion_can_be_repeated(

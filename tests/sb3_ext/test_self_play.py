@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -588,6 +589,28 @@ def test_a_player_that_ends_in_the_reset_of_a_team_change_is_launched_again(
     assert len(killed) == 1
     assert capsys.readouterr().out.count("Player 1 is launched again: ") == 1
     assert max(Checkpoints(tmp_path / "results" / "r" / "Duelist").by_step()) >= 600
+
+
+def test_each_sampler_draws_opponents_of_its_own_and_the_same_ones_in_each_run() -> None:
+    def drawn(number: int) -> list[int]:
+        given = pickle.loads(pickle.dumps(SelfPlay(seed=3)))
+        policy = cast(Any, SimpleNamespace(adapter=SimpleNamespace(spec=None)))
+        numbers: list[int] = given.replica(policy, number)._rng.integers(1000, size=20).tolist()
+        return numbers
+
+    assert drawn(0) == np.random.default_rng(3).integers(1000, size=20).tolist()
+    assert drawn(0) != drawn(1) != drawn(2)
+    assert (drawn(1), drawn(2)) == (drawn(1), drawn(2))
+
+
+def test_snapshots_of_a_second_learning_have_steps_of_their_own(make: Any) -> None:
+    play = SelfPlay(save_steps=60)
+    model = small(make(play))
+    for _ in range(2):
+        model.learn(200, callback=SelfPlayCallback())
+    steps = [snapshot.step for snapshot in play.snapshots]
+    assert steps == sorted(set(steps))
+    assert [play.opponent(snapshot.step, None) for snapshot in play.snapshots] == list(play.snapshots)
 
 
 def test_without_a_window_no_snapshot_is_new(make: Any) -> None:
