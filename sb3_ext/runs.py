@@ -195,15 +195,16 @@ class Run:
             raise UnityGymError(f"{self.folder} is no run (it has no {CONFIGURATION}): give another --run-id")
 
     def _require_other_sources(self, settings: RunSettings) -> None:
-        """Check that initial weights are in no file that `force` deletes."""
+        """Check that initial weights are in no file that `force` deletes.
+
+        :raises UnityGymError: If they are.
+        """
         asked = settings.checkpoint_settings
-        own, given = (
-            self.folder.resolve(),
-            [Path(block.init_path) for block in settings.behavior_blocks if block.init_path],
-        )
-        if asked.force and (
-            asked.initialize_from == asked.run_id or any(own in path.resolve().parents for path in given)
-        ):
+        sources = [Path(block.init_path) for block in settings.behavior_blocks if block.init_path is not None]
+        if asked.initialize_from is not None:
+            sources.append(self.results / asked.initialize_from)
+        folder = self.folder.resolve()
+        if asked.force and any(folder in (path.resolve(), *path.resolve().parents) for path in sources):
             raise UnityGymError(
                 f"--force deletes {self.folder}, which has the initial weights of the new run: give another --run-id"
             )
