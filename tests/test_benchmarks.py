@@ -38,7 +38,7 @@ SMALL = {
     "player_speed.py --seconds 0.05 --rounds 1": "| `16x84x84 camera` | grpcio |",
     "pool_speed.py --players 1 2 --seconds 0.1 --rounds 1": "| send/receive | 2 |",
     "profile_agents.py 10 --steps 2 --top 2": "| parallel | 10 |",
-    "pyramids.py curiosity --steps 1000 --minutes 1": "curiosity 0 30000 ",
+    "pyramids.py curiosity --steps 60000 --minutes 4": "curiosity 0 60000 ",
     "pyramids.py --tables": "",
     "ray_scale.py overhead --seconds 0.1 --rounds 1": "ray / process: median ",
     "record_expert.py 3DBall MODELS/3DBall.onnx 3DBall.demo --episodes 1": "3DBall.demo: 1 episodes, ",
